@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_kernels.h - the contract of every CPU kernel, its detection and its table.
+ *
+ * ref/ is the plain truth; x86/ may only be faster. ALL variants give the same bits: the order of
+ * every float operation is part of the contract (written as "16 lanes": lane l takes elements
+ * l, l + 16, ...; lanes are then summed by the tree of kern_tree16() in ref/), fused multiply-add is explicit, integer block sums are
+ * exact, and exp, f16 rounding and the like are our own code. So a row's result depends on nothing
+ * but the row: not on how many rows there are, the thread that computes it, or the CPU.
+ *
+ * Matrices are packed once at load into row groups of 16 ("P16"): group g holds rows
+ * 16g .. 16g + 15 (n_rows is padded up to 16 with zeros), K-major, in blocks of 32 k:
+ *   Q4_0  288 B: 4 lines of 64 B, then 16 f16 d
+ *   Q4_1  320 B: 4 lines of 64 B, then 16 f16 d, then 16 f16 m
+ *         line j (0..3): byte 4r + b of row r holds k = 4j + b in its low nibble, k = 16 + 4j + b in its high
+ *   Q8_0  544 B: 8 lines of 64 B (line j: byte 4r + b = weight k = 4j + b of row r, plus 128, as u8), then 16 f16 d
+ *   F16, BF16  32 k x 16 rows x 2 B, k-major      F32  32 k x 16 rows x 4 B, k-major
+ * Activations for Q types are quantised per 32: q = round_half_even(x / d), d = max|x| / 127 (f32),
+ * sum = d * (float)(q_0 + .. + q_31).
+ *
+ * Per row and block, in block order, starting from acc = 0 (isum exact in int32):
+ *   Q4_0  isum = sum(w * q) - 8 * sum(q);   acc = fma((float)isum, d_w * d_x, acc)
+ *   Q8_0  isum = sum((w + 128) * q) - 128 * sum(q); acc as for Q4_0
+ *   Q4_1  isum = sum(w * q);                acc = fma((float)isum, d_w * d_x, acc); acc = fma(m_w, sum_x, acc)
+ *   F*    four chains: chain c = k mod 4, acc_c = fma(w[k], x[k], acc_c), k ascending; result
+ *         (acc_0 + acc_2) + (acc_1 + acc_3)
+ */
+#ifndef KERNELS_CPU_KERNELS_H
+#define KERNELS_CPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "kernels/dtype.h"
+
+#define KERN_ROWS 16   /* rows of a packed group */
+#define KERN_BLOCK 32  /* k of a block */
+#define KERN_PAGE 64   /* positions of a KV page */
+#define KERN_SPLIT 512 /* positions of one attention split: 8 pages */
+
+enum cpu_variant {
+    CPU_AUTO = 0,
+    CPU_REF,
+    CPU_AVX2,  /* AVX2 + FMA + F16C */
+    CPU_AVX512 /* AVX-512 F/BW/DQ/VL + VNNI */
+};
+
+struct packed_matrix {  /* W: [n_rows][n_cols], n_cols % 32 == 0 */
+    enum dtype type;
+    uint32_t n_rows, n_cols;
+    const uint8_t *data; /* 64-byte aligned; (n_rows + 15) / 16 groups of n_cols / 32 blocks */
+};
+
+struct quant_rows {     /* activations of several rows, quantised per 32 */
+    int8_t *q;          /* [rows][n_cols], 64-byte aligned */
+    float *d;           /* [rows][n_cols / 32] */
+    float *sum;         /* [rows][n_cols / 32]  d * (float)sum(q) */
+    int32_t *isum;      /* [rows][n_cols / 32]  sum(q) */
+    uint32_t n_cols;
+};
+
+struct cpu_kernels {
+    const char *name; /* "ref", "avx2", "avx512" */
+
+    /* y[r][row] = W[row] . x[r] for rows of groups group0 .. group1 - 1 and activations r < n.
+     * The integer types read q; F32, F16 and BF16 read x. y is [n][y_stride]; rows >= n_rows are not written. */
+    void (*matmul)(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
+                   const struct quant_rows *q, const float *x, uint32_t n);
+
+    /* Quantises row r of out from x[n]; n % 32 == 0. A block whose max|x| is 0 has d = 0 and q = 0; NaN or
+     * infinity in x gives d = NaN, q = 0, so that it reaches the logits and is seen there. */
+    void (*quantize)(struct quant_rows *out, uint32_t r, const float *x, uint32_t n);
+
+    /* y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i], i < n; 16-lane fma sum of squares, tree; the scale is
+     * 1 / sqrt in f32 (correctly rounded operations, no RSQRT); y[i] = (x[i] * scale) * w[i]. y may be x. n % 16 == 0. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
+
+    /* y[i] = silu(gate[i]) * up[i]; silu(v) = v / (1 + exp(-v)). n % 16 == 0. y may be gate. */
+    void (*swiglu)(float *y, const float *gate, const float *up, uint32_t n);
+
+    /* y[i] += x[i]. n % 16 == 0 */
+    void (*add)(float *y, const float *x, uint32_t n);
+
+    /* Interleaved ("normal", GGUF llama) rotation of one head in place: pairs (2i, 2i + 1),
+     * x' = x0*c - x1*s, y' = x0*s + x1*c, each as fma(x0, c, -(x1*s)) and fma(x0, s, x1*c). cos, sin: [hd / 2]. */
+    void (*rope)(float *x, const float *cos, const float *sin, uint32_t hd);
+
+    /* Stores one position of one kv head: k to K page [hd][16 positions] x 4 (element (pos/16, d, pos%16)),
+     * v to V page [64 positions][hd], rounded to f16 half-to-even. slot = position % 64. */
+    void (*kv_store)(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v, uint32_t hd);
+
+    /*
+     * One split of attention: `group` query heads q[group][hd] that share a kv head, over positions
+     * 0 .. n_pos - 1 of the split, 1 <= n_pos <= 512, pages k[i], v[i] of 64 positions each.
+     * Per page, in order: s[p] = fma chain over d ascending of q[d] * K[d][p] (two chains, even and odd d,
+     * added), times scale; m' = max(m, max over valid p); c = exp(m - m'); w[p] = exp(s[p] - m');
+     * sum = fma(sum, c, page sum) with the page sum as 16 lanes over p and tree; o[d] = o[d] * c, then
+     * fma(w[p], V[p][d], o[d]) for p ascending. Positions beyond n_pos are never part of an arithmetic
+     * operation whose result is used. Writes o[group][hd] (not normalised), m[group], sum[group].
+     * next_k / next_v may be prefetched; may be NULL.
+     */
+    void (*attention)(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
+                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale);
+
+    /* Merges n_split partial results, in order, and normalises: out[group][hd].
+     * o is [n_split][group][hd], m and sum [n_split][group]. */
+    void (*attention_merge)(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
+                            uint32_t group, uint32_t hd);
+
+    /* Index of the largest of x[0..n-1], the lowest index among equals; sets *ret_bad when any value is
+     * NaN or infinite (then the index means nothing). */
+    uint32_t (*argmax)(const float *x, uint32_t n, int *ret_bad);
+
+    /* y[i] = exp(x[i]); our polynomial, 0 below -87.33, relative error < 2^-22. y may be x. Any n. */
+    void (*exp_f32)(float *y, const float *x, uint32_t n);
+};
+
+/* The table of a variant, or NULL with *ret_missing = the CPU feature that it lacks here. CPU_AUTO takes the best. */
+const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char **ret_missing);
+
+/* "auto", "ref", "avx2", "avx512" -> variant; -EINVAL. */
+int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
+
+/* ---- packing (kernels/pack.c): plain C, exact, used at load ------------------------------------ */
+
+/* Bytes of one packed group of n_cols columns; 0 for a type that cannot be packed. */
+size_t pack_group_bytes(enum dtype type, uint32_t n_cols);
+
+/* Packs rows row0 .. row0 + 15 (those < n_rows) of a GGUF matrix (rows of whole blocks, contiguous) into one group. */
+void pack_group(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t n_rows, uint32_t n_cols, uint32_t row0);
+
+/* Dequantises one GGUF row of n_cols weights to f32 (token embedding lookup; tests). */
+void dequantize_row(float *dst, enum dtype type, const uint8_t *src, uint32_t n_cols);
+
+/* Dequantises one row of a packed matrix: same values as dequantize_row of its source. */
+void packed_row(float *dst, const struct packed_matrix *w, uint32_t row);
+
+/* IEEE half <-> single, exact; to f16 rounds half to even. */
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/mem.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#define HUGE ((size_t)2 << 20)
+
+static size_t mapped_bytes(size_t bytes)
+{
+    size_t align = bytes >= HUGE ? HUGE : 4096;
+
+    return (bytes + align - 1) / align * align;
+}
+
+void *mem_map(size_t bytes)
+{
+    size_t want = mapped_bytes(bytes ? bytes : 1);
+    size_t slack = want >= HUGE ? HUGE : 0;
+    uint8_t *p = mmap(NULL, want + slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t head;
+
+    if (p == MAP_FAILED)
+        return NULL;
+    if (!slack)
+        return p;
+    /* Give back what lies outside the aligned part, so that mem_unmap() needs no second address. */
+    head = (HUGE - (uintptr_t)p % HUGE) % HUGE;
+    if (head)
+        munmap(p, head);
+    if (slack - head)
+        munmap(p + head + want, slack - head);
+    madvise(p + head, want, MADV_HUGEPAGE);
+    return p + head;
+}
+
+void mem_unmap(void *ptr, size_t bytes)
+{
+    if (ptr)
+        munmap(ptr, mapped_bytes(bytes ? bytes : 1));
+}
+
+int mem_populate(void *ptr, size_t bytes)
+{
+    size_t want = mapped_bytes(bytes ? bytes : 1);
+
+    if (madvise(ptr, want, MADV_POPULATE_WRITE) < 0)
+        return -errno;
+    return mlock(ptr, want) < 0 ? -errno : 0;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mem.h - large, long-lived memory: anonymous, 2 MiB aligned, MADV_HUGEPAGE, touched lazily.
+ *
+ * Everything the daemon needs is taken at start or at model load; the step and ring paths take none.
+ */
+#ifndef RUNTIME_BASE_MEM_H
+#define RUNTIME_BASE_MEM_H
+
+#include <stddef.h>
+
+/* Zeroed, at least 64-byte aligned; NULL on failure. Reserves address space; pages come with first touch. */
+void *mem_map(size_t bytes);
+void mem_unmap(void *ptr, size_t bytes);
+
+/* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
+int mem_populate(void *ptr, size_t bytes);
+
+#endif

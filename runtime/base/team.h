@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * team.h - the worker team: one pinned thread per core, led by the thread that calls.
+ *
+ * A region runs one function on every member; members meet at a barrier at its end. Workers spin
+ * for a while between regions, then yield, then sleep on a futex, so an idle team costs nothing.
+ * The leader calls the hook after each region: the daemon makes its ring pass there.
+ */
+#ifndef RUNTIME_BASE_TEAM_H
+#define RUNTIME_BASE_TEAM_H
+
+#include <stdint.h>
+
+#define TEAM_MAX 256
+
+struct team;
+
+/* member: 0 (the leader, who called team_run) .. n - 1 */
+typedef void (*team_fn)(void *arg, unsigned member, unsigned n);
+typedef void (*team_hook)(void *arg);
+
+/* n_threads 0: as many as the process may use (affinity and cgroup). -EINVAL above TEAM_MAX.
+ * The caller is not pinned; workers are pinned to the allowed CPUs after the first when there are enough. */
+int team_new(struct team **ret_team, unsigned n_threads);
+void team_free(struct team *team);
+
+unsigned team_size(const struct team *team);
+
+/* Called by the leader after every region; NULL = none. */
+void team_set_hook(struct team *team, team_hook hook, void *arg);
+
+/* Runs fn on all members and returns when all are done. Only ever called by one thread. */
+void team_run(struct team *team, team_fn fn, void *arg);
+
+/* The share [*ret_begin, *ret_end) of member m when `total` items are split over n, multiples of `grain`. */
+void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t *ret_begin, uint32_t *ret_end);
+
+/* CPUs this process may use: min(affinity, cgroup cpu.max), at least 1. */
+unsigned team_cpus_allowed(void);
+
+#endif
