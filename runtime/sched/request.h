@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - one request inside the daemon, from a fixed set.
+ *
+ * A request is made private before anything reads it: sampling block, prompt and stops are copied out of
+ * the client's memory once. It knows nothing of rings: `owner` and `owner_tag` are the daemon's.
+ */
+#ifndef RUNTIME_SCHED_REQUEST_H
+#define RUNTIME_SCHED_REQUEST_H
+
+#include <stdint.h>
+#include "runtime/sample/sampler.h"
+#include "runtime/text/detok.h"
+
+enum request_op {
+    REQUEST_GENERATE,
+    REQUEST_TOKENIZE,
+    REQUEST_LOGPROBS
+};
+
+enum request_state {
+    REQUEST_FREE = 0,
+    REQUEST_TEXT,    /* with the text worker */
+    REQUEST_QUEUED,  /* waits for a running slot and pages */
+    REQUEST_RUNNING,
+    REQUEST_ENDED    /* terminal; output may still wait to be published; nobody but the publisher holds it */
+};
+
+/* Numbers of enum tkr_status and enum tkr_finish in shm/abi.h; asserted equal where the two meet (runtime/publish.c). */
+enum end_status {
+    END_OK = 0,
+    END_INVALID = 1,
+    END_UNSUPPORTED = 2,
+    END_CONTEXT = 3,
+    END_DEADLINE = 4,
+    END_OVERLOADED = 5 | 0x8000,
+    END_CANCELLED = 6,
+    END_ABORTED = 7 | 0x8000,
+    END_NUMERIC = 8,
+    END_SLOW = 9,
+    END_INTERNAL = 14
+};
+enum end_finish {
+    FINISH_NONE = 0,
+    FINISH_STOP = 1,
+    FINISH_LENGTH = 2
+};
+
+#define REQUEST_STOP_IDS 64
+#define REQUEST_MAX_TOKENS_NONE UINT32_MAX
+
+struct piece_mark { uint32_t id_end, byte_end, raw; };
+
+struct request {
+    /* set by the daemon before sched_submit */
+    enum request_op op;
+    uint32_t max_tokens;         /* REQUEST_MAX_TOKENS_NONE: until the context ends */
+    uint64_t deadline_ns;        /* 0 = none; a request past it never starts, a running one ends DEADLINE */
+    struct sampling sampling;
+    int ignore_eos;
+    uint32_t stop_ids[REQUEST_STOP_IDS];
+    uint32_t n_stop_ids;
+    struct detok detok;          /* initialised, stops added */
+    uint64_t stamp[7];           /* index: enum tkr_stamp */
+    uint32_t *tokens;            /* [n_ctx + 1] prompt, then output; fixed memory of this slot */
+    uint32_t n_prompt;
+    void *owner;                 /* the daemon's client, NULL after it detached */
+    uint32_t owner_tag;
+    uint64_t user;
+
+    /* kept by the scheduler */
+    enum request_state state;
+    uint32_t n_tokens;           /* prompt + generated so far */
+    uint32_t n_computed;         /* positions whose K and V are in the pages */
+    uint32_t *pages;             /* [pages_for(n_ctx)] page table; fixed memory of this slot */
+    uint32_t n_pages;
+    uint32_t n_reserved;         /* pages promised, not yet taken */
+    uint64_t order;              /* arrival number */
+    uint32_t n_discarded;        /* generated, dropped by a stop match */
+    enum end_status status;
+    enum end_finish finish;
+    uint64_t have, want, retry_after_ns;
+    char message[80];
+    volatile uint32_t cancel;    /* set by the ring pass, also inside a step */
+
+    /* output: ids and text that are final, in order, for the publisher. Text is cut in pieces of whole characters. */
+    uint32_t *out_ids;           /* [n_ctx + 1] */
+    uint32_t n_out;              /* final ids */
+    uint8_t *out_text;           /* [out_bytes_max], fixed memory of this slot */
+    uint32_t n_text;
+    struct piece_mark *marks;    /* [n_ctx + 1]: how many ids and bytes the first i + 1 pieces hold */
+    uint32_t n_marks;
+    float *logprobs;             /* [n_ctx] LOGPROBS: n_prompt - 1 of them */
+    uint32_t n_logprobs;
+};
+
+#endif
