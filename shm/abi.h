@@ -153,8 +153,11 @@ struct tkr_r_header {                        /* at 0, immutable after attach */
     uint32_t max_inflight;                   /* tags are 0 .. max_inflight - 1 */
     uint32_t colour;
     uint32_t sq_stride;
-    uint32_t cancel_off;                     /* u32 cancel[max_inflight] */
-    uint8_t reserved[168];
+    uint32_t cancel_off;                     /* u32 cancel[max_inflight]: low half of `user` of the request to cancel */
+    uint32_t release_off;                    /* u32 release[max_inflight]: low half of `user` of the last request
+                                                of this tag that the client released: its bulk memory is free */
+    uint32_t reserved0;
+    uint8_t reserved[160];
 };
 TKR_ABI_AT(struct tkr_r_header, major, 0x08);
 TKR_ABI_AT(struct tkr_r_header, header_len, 0x0c);
@@ -171,6 +174,7 @@ TKR_ABI_AT(struct tkr_r_header, max_inflight, 0x48);
 TKR_ABI_AT(struct tkr_r_header, colour, 0x4c);
 TKR_ABI_AT(struct tkr_r_header, sq_stride, 0x50);
 TKR_ABI_AT(struct tkr_r_header, cancel_off, 0x54);
+TKR_ABI_AT(struct tkr_r_header, release_off, 0x58);
 TKR_ABI_ASSERT(sizeof(struct tkr_r_header) == 256);
 
 /*

@@ -81,8 +81,8 @@ int io_client_dead(const struct io_client *client);  /* detached: publish nothin
 /* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
 int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t len);
 
-/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; freed by the daemon when the client releases
- * the tag, that is when a new request takes the tag, or at detach. */
+/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; freed when the client's release word
+ * names the request, when a new request takes the tag, or at detach. */
 int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off, void **ret_ptr);
 
 /* Free CQ slots beyond those reserved for the terminals of active tags. */
