@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t clock_read_ns(clockid_t clock)
+{
+    struct timespec ts;
+
+    clock_gettime(clock, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* The name in field 2 may hold spaces and brackets: fields count from its last ')'. */
+int tkr_stats_process(uint32_t pid, uint64_t *ret_ticks, char *ret_process_state)
+{
+    char path[64], line[1024], *at;
+    ssize_t n;
+    int fd, field;
+
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -ESRCH;
+    n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0)
+        return -ESRCH;
+    line[n] = '\0';
+    at = strrchr(line, ')');
+    if (!at || at[1] != ' ')
+        return -ESRCH;
+    at += 2;
+    *ret_process_state = *at;
+    for (field = 3; field < 22; field++) {
+        at = strchr(at, ' ');
+        if (!at)
+            return -ESRCH;
+        at++;
+    }
+    *ret_ticks = strtoull(at, NULL, 10);
+    return 0;
+}
+
+/* 1: somebody who lives holds the daemon's lock. */
+static int locked_by_another(int fd)
+{
+    if (flock(fd, LOCK_SH | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK;
+    flock(fd, LOCK_UN);
+    return 0;
+}
+
+static void header_fill(struct tkr_stats *page, const char *version)
+{
+    char process_state;
+
+    page->magic = TKR_STATS_MAGIC;
+    page->major = TKR_STATS_MAJOR;
+    page->minor = TKR_STATS_MINOR;
+    page->bytes = sizeof *page;
+    page->pid = (uint32_t)getpid();
+    if (tkr_stats_process(page->pid, &page->pid_start_ticks, &process_state) < 0)
+        page->pid_start_ticks = 0;
+    page->start_ns = clock_read_ns(CLOCK_MONOTONIC);
+    page->start_unix_s = clock_read_ns(CLOCK_REALTIME) / 1000000000u;
+    snprintf(page->version, sizeof page->version, "%s", version);
+    page->heartbeat_ns = page->start_ns;
+    page->state = TKR_STATS_STARTING;
+}
+
+int tkr_stats_create(struct tkr_stats_file *ret_file, const char *path, const char *version)
+{
+    char fresh[PATH_MAX];
+    struct tkr_stats *page = MAP_FAILED;
+    int fd, n, err;
+
+    n = snprintf(fresh, sizeof fresh, "%s.new", path);
+    if (n < 0 || (size_t)n >= sizeof fresh)
+        return -ENAMETOOLONG;
+    unlink(fresh); /* of a daemon that died in the middle of this */
+    fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+    if (fd < 0)
+        return -errno;
+    if (fchmod(fd, 0640) < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) { /* the umask may have cut 0640 */
+        err = -errno;
+        goto fail;
+    }
+    /* Takes the memory now: a full tmpfs is an error here and not a SIGBUS at some later store. */
+    err = -posix_fallocate(fd, 0, TKR_PAGE);
+    if (err < 0)
+        goto fail;
+    page = mmap(NULL, TKR_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) {
+        err = -errno;
+        goto fail;
+    }
+    header_fill(page, version);
+    if (rename(fresh, path) < 0) {
+        err = -errno;
+        goto fail;
+    }
+    ret_file->page = page;
+    ret_file->fd = fd;
+    return 0;
+
+fail:
+    if (page != MAP_FAILED)
+        munmap(page, TKR_PAGE);
+    unlink(fresh);
+    close(fd);
+    return err;
+}
+
+void tkr_stats_count_end(struct tkr_stats_file *file, enum tkr_status status)
+{
+    uint32_t number = (uint32_t)status & ~TKR_STATUS_RETRY;
+
+    if (number < TKR_STATS_STATUSES) {
+        uint64_t *count = &file->page->ended[number];
+
+        tkr_stats_put(count, __atomic_load_n(count, __ATOMIC_RELAXED) + 1);
+    }
+}
+
+void tkr_stats_set_model(struct tkr_stats_file *file, const char *name, const uint8_t *hash,
+                         const char *cpu_variant)
+{
+    struct tkr_stats *page = file->page;
+
+    snprintf(page->model, sizeof page->model, "%s", name);
+    memcpy(page->model_hash, hash, sizeof page->model_hash);
+    snprintf(page->cpu_variant, sizeof page->cpu_variant, "%s", cpu_variant);
+}
+
+void tkr_stats_set_state(struct tkr_stats_file *file, enum tkr_stats_state state)
+{
+    tkr_stats_put(&file->page->heartbeat_ns, clock_read_ns(CLOCK_MONOTONIC));
+    /* Release pairs with the acquire in tkr_stats_read(): the text fields are written before READY. */
+    __atomic_store_n(&file->page->state, (uint64_t)state, __ATOMIC_RELEASE);
+}
+
+void tkr_stats_close(struct tkr_stats_file *file)
+{
+    if (!file->page)
+        return;
+    tkr_stats_put(&file->page->stopped_ns, clock_read_ns(CLOCK_MONOTONIC));
+    tkr_stats_set_state(file, TKR_STATS_GONE);
+    munmap(file->page, TKR_PAGE);
+    close(file->fd);
+    file->page = NULL;
+    file->fd = -1;
+}
+
+/* Word by word, so that each figure is whole; state first, so that the text behind READY is too. */
+static void page_copy(struct tkr_stats *ret_stats, const struct tkr_stats *page)
+{
+    const uint64_t *from = (const uint64_t *)(const void *)page;
+    uint64_t words[sizeof *page / sizeof(uint64_t)];
+    uint64_t state = __atomic_load_n(&page->state, __ATOMIC_ACQUIRE);
+    size_t i;
+
+    for (i = 0; i < sizeof words / sizeof words[0]; i++)
+        words[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    memcpy(ret_stats, words, sizeof words);
+    ret_stats->state = state;
+    ret_stats->version[sizeof ret_stats->version - 1] = '\0';
+    ret_stats->model[sizeof ret_stats->model - 1] = '\0';
+    ret_stats->cpu_variant[sizeof ret_stats->cpu_variant - 1] = '\0';
+}
+
+int tkr_stats_read(const char *path, struct tkr_stats *ret_stats, int *ret_alive)
+{
+    struct tkr_stats copy;
+    struct stat st;
+    void *page;
+    int fd, alive, err = 0;
+
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0) {
+        err = -errno;
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size < (off_t)TKR_PAGE) {
+        err = -EPROTO;
+        goto out;
+    }
+    page = mmap(NULL, TKR_PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) {
+        err = -errno;
+        goto out;
+    }
+    /* Asked first: a daemon that ends in order in between is then seen as GONE, never as dead. */
+    alive = locked_by_another(fd);
+    page_copy(&copy, page);
+    munmap(page, TKR_PAGE);
+    if (copy.magic != TKR_STATS_MAGIC || copy.major != TKR_STATS_MAJOR || copy.bytes < sizeof copy) {
+        err = -EPROTO;
+        goto out;
+    }
+    *ret_stats = copy;
+    *ret_alive = alive;
+out:
+    close(fd);
+    return err;
+}
