@@ -38,4 +38,8 @@ void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t
 /* CPUs this process may use: min(affinity, cgroup cpu.max), at least 1. */
 unsigned team_cpus_allowed(void);
 
+/* CPUs that the cgroup v2 hierarchy mounted at `root` grants the group that the file `self` names (as
+ * /proc/self/cgroup does), quotas rounded up; UINT32_MAX without a limit. Apart, so that tests can lie to it. */
+unsigned team_cgroup_cpus(const char *self, const char *root);
+
 #endif
