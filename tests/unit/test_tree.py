@@ -200,6 +200,32 @@ def scripts_are_executable_and_stop_at_the_first_error(files):
             yield f"{path} lacks set -euo pipefail"
 
 
+def c_number(expression):
+    """Value of a constant such as 4096, 1u << 20 or TKR_INFLIGHT_MAX."""
+    expression = expression.strip()
+    if expression.startswith("TKR_"):
+        return int(re.search(rf"#define {expression} (\d+)", text("shm/abi.h")).group(1))
+    base, _, shift = expression.partition("<<")
+    return int(base.strip().rstrip("u")) << int(shift or 0)
+
+
+def every_setting_stands_in_the_example_configuration_with_its_default_and_range(_files):
+    source = text("runtime/config.c")
+    paragraphs = text("systemd/tokenringd.yaml").split("\n\n")
+    keys = {key: (value, paragraph) for paragraph in paragraphs
+            for key, value in re.findall(r"^(\w+): (.+)$", paragraph, re.MULTILINE)}
+    names = set(re.findall(r'CYAML_FIELD_\w+\("(\w+)"', source))
+    for name in sorted(names ^ set(keys)):
+        yield f"{name} is only in {'runtime/config.c' if name in names else 'tokenringd.yaml'}"
+    for name, preset, low, high in re.findall(r"SETTING\((\w+), ([^,]+), ([^,]+), ([^,]+)\),", source):
+        value, paragraph = keys.get(name, ("0", ""))
+        limits = f"{c_number(low)} .. {c_number(high)}"
+        if int(value) != c_number(preset):
+            yield f"{name}: {value} in tokenringd.yaml, {c_number(preset)} in the code"
+        if limits not in paragraph:
+            yield f"{name}: its paragraph lacks the range {limits}"
+
+
 def shellcheck_finds_nothing_in_the_scripts(files):
     scripts = [f for f in files if re.match(rb"^#!.*\b(ba)?sh\b", read(f)[:80])]
     run = subprocess.run(["shellcheck", "-f", "gcc"] + scripts, cwd=ROOT, text=True,
@@ -221,6 +247,7 @@ RULES = [
     no_file_is_named_utils_common_misc_or_helpers,
     the_files_that_the_readme_names_exist,
     scripts_are_executable_and_stop_at_the_first_error,
+    every_setting_stands_in_the_example_configuration_with_its_default_and_range,
     shellcheck_finds_nothing_in_the_scripts,
 ]
 
