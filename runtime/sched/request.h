@@ -52,6 +52,8 @@ enum end_finish {
 struct piece_mark { uint32_t id_end, byte_end, raw; };
 
 struct request {
+    uint32_t slot;               /* index in the set, written once by sched_new; sched_request_take keeps it */
+
     /* set by the daemon before sched_submit */
     enum request_op op;
     uint32_t max_tokens;         /* REQUEST_MAX_TOKENS_NONE: until the context ends */

@@ -39,7 +39,8 @@ struct sched_counts {
 int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct backend *backend, struct sampler *sampler);
 void sched_free(struct sched *sched);
 
-/* A free request, its scheduler fields reset, state REQUEST_TEXT; NULL when running_max + queued_max are alive. */
+/* A free request, all reset but slot and its fixed memory, state REQUEST_TEXT; NULL when running_max + queued_max are alive.
+ * May be called from the backend's hook in the middle of a step. */
 struct request *sched_request_take(struct sched *sched);
 
 /* Prompt tokens are in: checks limits and queues it, or ends it at once (state REQUEST_ENDED, status and message set).

@@ -1,0 +1,703 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/daemon.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/base/mem.h"
+#include "runtime/base/team.h"
+#include "runtime/exec/cpu.h"
+#include "runtime/intake.h"
+#include "runtime/io/io.h"
+#include "runtime/job.h"
+#include "runtime/kv/page.h"
+#include "runtime/model/model.h"
+#include "runtime/publish.h"
+#include "runtime/sample/sampler.h"
+#include "runtime/sched/sched.h"
+#include "runtime/socket_path.h"
+#include "runtime/textwork.h"
+#include "shm/stats.h"
+
+#define LAG_POLL_NS 1000000u          /* a full ring is looked at again so often; clients ring no bell for it yet */
+#define STATS_NS 50000000u            /* figures are stored at most so often, and when the daemon falls asleep */
+#define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
+#define OVERLOAD_RETRY_NS 50000000u   /* hint when no step has been timed yet */
+
+struct daemon {
+    struct config config;
+    char socket_path[128];
+    struct team *team;
+    const struct cpu_kernels *kernels;
+    struct model *model;
+    struct backend *backend;
+    struct sampler *sampler;
+    struct template *template;
+    struct sched *sched;
+    struct textwork *text;
+    struct io *io;
+    struct tkr_stats_file stats;
+    struct tkr_model_entry entry;
+
+    struct intake intake;
+    struct job *jobs;         /* [n_slots], by scheduler slot */
+    uint32_t n_slots;
+    uint32_t *alive;          /* slots of living jobs, dense */
+    uint32_t n_alive;
+    struct job **staged;      /* arrived inside a step: handed to the scheduler at its end */
+    uint32_t n_staged;
+    int in_step;
+    int lagging;              /* some output waits for room in its ring */
+    int draining;
+    uint64_t drain_until_ns;
+    uint64_t stats_at_ns;
+    uint64_t rows, step_ns_sum, step_ns_last;
+    volatile sig_atomic_t stop;
+};
+
+/* ---- jobs: the list of those alive -------------------------------------------------------------- */
+
+static void job_begin(struct daemon *d, struct job *job, struct request *req, struct io_client *client,
+                      const struct tkr_sqe *sqe)
+{
+    job->req = req;
+    job->client = client;
+    job->tag = sqe->tag;
+    job->model = sqe->model;
+    job->n_text = job->n_messages = job->n_ids = 0;
+    job->text_error = 0;
+    job->mark = job->ids_out = job->bytes_out = 0;
+    job->bulk_out = 0;
+    job->bulk_off = job->bulk_bytes = 0;
+    job->alive = 1;
+    io_client_ref(client);
+    req->owner = client;
+    req->owner_tag = sqe->tag;
+    d->alive[d->n_alive++] = req->slot;
+}
+
+/* i: index in d->alive. The job's request is ENDED and published, or its client is gone. */
+static void job_end(struct daemon *d, uint32_t i)
+{
+    struct job *job = &d->jobs[d->alive[i]];
+
+    tkr_stats_count_end(&d->stats, (enum tkr_status)job->req->status);
+    sched_request_give(d->sched, job->req);
+    io_client_unref(job->client);
+    job->client = NULL;
+    job->req = NULL;
+    job->alive = 0;
+    d->alive[i] = d->alive[--d->n_alive];
+}
+
+/* ---- output ------------------------------------------------------------------------------------- */
+
+/* Publishes what is final. Between steps only: inside one the scheduler may be about to change a request. */
+static void publish_all(struct daemon *d)
+{
+    d->lagging = 0;
+    for (uint32_t i = 0; i < d->n_alive;) {
+        struct job *job = &d->jobs[d->alive[i]];
+
+        if (io_client_dead(job->client)) {
+            if (job->req->state == REQUEST_ENDED) {
+                job_end(d, i);
+                continue;
+            }
+        } else {
+            switch (publish_job(job, d->model->hash)) {
+            case PUBLISH_DONE:
+                job_end(d, i);
+                continue;
+            case PUBLISH_LAGGING:
+                d->lagging = 1;
+                break;
+            case PUBLISH_IDLE:
+                break;
+            }
+        }
+        i++;
+    }
+}
+
+/* ---- input -------------------------------------------------------------------------------------- */
+
+/* No slot is free: answered at once, with when to come back. */
+static void answer_overloaded(struct daemon *d, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+{
+    uint64_t step_ns = d->step_ns_last ? d->step_ns_last : OVERLOAD_RETRY_NS;
+    struct tkr_result result = {
+        .user = sqe->user,
+        .status = TKR_E_OVERLOADED,
+        .retry_after_ns = step_ns * (1 + d->config.queued_max / d->config.running_max),
+        .have = d->n_slots,
+        .want = (uint64_t)d->n_slots + 1,
+    };
+
+    snprintf(result.message, sizeof result.message, "queue full (%u waiting), retry after retry_after_ns",
+             d->config.queued_max);
+    result.stamp[TKR_STAMP_SEEN] = seen_ns;
+    result.stamp[TKR_STAMP_DONE] = clock_ns();
+    memcpy(result.model_hash, d->model->hash, sizeof result.model_hash);
+    tkr_stats_count_end(&d->stats, TKR_E_OVERLOADED);
+    io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, &result);
+}
+
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+{
+    struct daemon *d = ctx;
+    struct request *req = sched_request_take(d->sched);
+    struct job *job;
+
+    if (!req) {
+        answer_overloaded(d, client, sqe, seen_ns);
+        return;
+    }
+    job = &d->jobs[req->slot];
+    job_begin(d, job, req, client, sqe);
+    req->stamp[TKR_STAMP_SEEN] = seen_ns;
+    if (intake_read(&d->intake, job, sqe) < 0) {
+        job->text_error = -ECANCELED; /* refused: status and message are set */
+        d->staged[d->n_staged++] = job;
+    } else if (job->data_kind == TKR_DATA_TOKENS || (!d->in_step && job->n_text <= TEXTWORK_INLINE_BYTES &&
+                                                      !sched_has_work(d->sched))) {
+        if (job->data_kind != TKR_DATA_TOKENS)
+            textwork_run(d->text, job);
+        d->staged[d->n_staged++] = job;
+    } else {
+        textwork_put(d->text, job);
+    }
+}
+
+static void on_cancel(void *ctx, struct io_client *client, uint32_t tag, uint64_t user)
+{
+    struct daemon *d = ctx;
+
+    for (uint32_t i = 0; i < d->n_alive; i++) {
+        struct job *job = &d->jobs[d->alive[i]];
+
+        if (job->client == client && job->tag == tag && job->req->user == user)
+            job->req->cancel = 1;
+    }
+}
+
+static void on_detach(void *ctx, struct io_client *client)
+{
+    struct daemon *d = ctx;
+
+    for (uint32_t i = 0; i < d->n_alive; i++) {
+        struct job *job = &d->jobs[d->alive[i]];
+
+        if (job->client == client)
+            job->req->cancel = 1;
+    }
+}
+
+/* A big prompt's pages go back; a small one's stay warm. */
+static void text_forget(struct job *job)
+{
+    if (job->n_text <= TEXT_KEEP_BYTES)
+        return;
+    madvise(job->text, job->text_max, MADV_DONTNEED);
+}
+
+/* Text errors in the words of the wire. */
+static void text_failed(struct daemon *d, struct job *job)
+{
+    struct request *req = job->req;
+    enum end_status status = END_INVALID;
+
+    switch (job->text_error) {
+    case -ECANCELED:
+        status = req->status;
+        break;
+    case -E2BIG:
+        req->have = req->op == REQUEST_TOKENIZE ? job->text_max : d->model->n_ctx;
+        req->want = job->n_ids;
+        status = END_CONTEXT;
+        snprintf(req->message, sizeof req->message, "prompt of at least %u tokens, the context has %u", job->n_ids,
+                 (unsigned)req->have);
+        break;
+    case -EINVAL:
+        snprintf(req->message, sizeof req->message, "messages: a role that the model's chat template does not know");
+        break;
+    default:
+        req->have = job->text_max;
+        req->want = job->n_text;
+        snprintf(req->message, sizeof req->message, "prompt bytes: more than %u", job->text_max);
+    }
+    sched_end(d->sched, req, status, clock_ns());
+}
+
+/* Between steps: jobs whose prompt is ready go to the scheduler. Returns how many. */
+static uint32_t hand_over(struct daemon *d)
+{
+    uint32_t n = 0;
+    uint64_t now = clock_ns();
+
+    for (;; n++) {
+        struct job *job = n < d->n_staged ? d->staged[n] : textwork_take(d->text);
+
+        if (!job)
+            break;
+        if (job->req->cancel)
+            sched_end(d->sched, job->req, END_CANCELLED, now);
+        else if (job->text_error)
+            text_failed(d, job);
+        else if (job->req->op == REQUEST_TOKENIZE)
+            sched_end(d->sched, job->req, END_OK, now);
+        else
+            sched_submit(d->sched, job->req, now);
+        text_forget(job);
+    }
+    d->n_staged = 0;
+    return n;
+}
+
+/* ---- the loop ----------------------------------------------------------------------------------- */
+
+/* The leader comes by here after every region of a step. */
+static void on_barrier(void *arg)
+{
+    struct daemon *d = arg;
+
+    if (d->in_step)
+        io_pass(d->io);
+}
+
+static void stats_store(struct daemon *d, uint64_t now)
+{
+    struct tkr_stats *page = d->stats.page;
+    struct sched_counts counts;
+    struct io_counts ioc;
+
+    sched_counts(d->sched, &counts);
+    io_counts(d->io, &ioc);
+    tkr_stats_put(&page->heartbeat_ns, now);
+    tkr_stats_put(&page->clients, ioc.clients);
+    tkr_stats_put(&page->clients_attached, ioc.attached);
+    tkr_stats_put(&page->clients_refused, ioc.refused);
+    tkr_stats_put(&page->regions_unlocked, ioc.mlock_failed);
+    tkr_stats_put(&page->running, counts.running);
+    tkr_stats_put(&page->queued, counts.queued + counts.text);
+    tkr_stats_put(&page->finished, counts.finished);
+    tkr_stats_put(&page->cancelled, counts.cancelled);
+    tkr_stats_put(&page->failed, counts.failed);
+    tkr_stats_put(&page->prompt_tokens, counts.prompt_tokens);
+    tkr_stats_put(&page->output_tokens, counts.output_tokens);
+    tkr_stats_put(&page->kv_pages_used, counts.pages_used);
+    tkr_stats_put(&page->steps, counts.steps);
+    tkr_stats_put(&page->rows, d->rows);
+    tkr_stats_put(&page->step_ns_sum, d->step_ns_sum);
+    tkr_stats_put(&page->step_ns_last, d->step_ns_last);
+    d->stats_at_ns = now;
+}
+
+static void step(struct daemon *d)
+{
+    uint64_t begin = clock_ns(), end;
+
+    d->in_step = 1;
+    d->rows += sched_step(d->sched, clock_ns);
+    d->in_step = 0;
+    publish_all(d);
+    end = clock_ns();
+    d->step_ns_last = end - begin;
+    d->step_ns_sum += d->step_ns_last;
+    if (end - d->stats_at_ns > STATS_NS)
+        stats_store(d, end);
+}
+
+/* Until when the loop may sleep: the next deadline, a look at a full ring, the end of the drain. 0 = for ever. */
+static uint64_t sleep_until(struct daemon *d, uint64_t now)
+{
+    uint64_t until = sched_expire(d->sched, now);
+
+    if (d->lagging && (!until || now + LAG_POLL_NS < until))
+        until = now + LAG_POLL_NS;
+    if (d->draining && (!until || d->drain_until_ns < until))
+        until = d->drain_until_ns;
+    return until;
+}
+
+static void drain_begin(struct daemon *d)
+{
+    d->draining = 1;
+    d->drain_until_ns = clock_ns() + (uint64_t)d->config.drain_s * 1000000000u;
+    io_drain(d->io);
+    tkr_stats_set_state(&d->stats, TKR_STATS_DRAIN);
+    log_line(LOG_INFO, "draining requests=%u limit_s=%u", d->n_alive, d->config.drain_s);
+}
+
+/* The drain limit: whoever still runs gets a final ABORTED. Jobs with the text worker are waited for. */
+static uint32_t drain_abort(struct daemon *d)
+{
+    uint32_t aborted = 0;
+    uint64_t now = clock_ns();
+
+    for (uint32_t i = 0; i < d->n_alive; i++) {
+        struct request *req = d->jobs[d->alive[i]].req;
+
+        if (req->state == REQUEST_QUEUED || req->state == REQUEST_RUNNING) {
+            snprintf(req->message, sizeof req->message, "the daemon stops, submit again to the next one");
+            sched_end(d->sched, req, END_ABORTED, now);
+            aborted++;
+        } else if (req->state == REQUEST_TEXT) {
+            req->cancel = 1;
+        }
+    }
+    return aborted;
+}
+
+/* The last outputs: until everything is published, or clients did not read for a second. */
+static void drain_publish(struct daemon *d)
+{
+    uint64_t until = clock_ns() + 1000000000u;
+
+    while (d->n_alive && clock_ns() < until) {
+        io_pass(d->io);
+        hand_over(d);
+        publish_all(d);
+        if (d->n_alive)
+            io_sleep(d->io, clock_ns() + LAG_POLL_NS);
+    }
+    io_pass(d->io);
+}
+
+/* One turn. Returns 0 when the drain is over. */
+static int turn(struct daemon *d)
+{
+    uint32_t arrived = io_pass(d->io);
+    uint64_t now;
+
+    if (d->stop && !d->draining)
+        drain_begin(d);
+    arrived += hand_over(d);
+    if (sched_has_work(d->sched)) {
+        step(d);
+    } else if (arrived || d->lagging) {
+        publish_all(d);
+    }
+    if (d->draining && (!d->n_alive || clock_ns() >= d->drain_until_ns))
+        return 0;
+    if (arrived || sched_has_work(d->sched))
+        return 1;
+    now = clock_ns();
+    if (now - d->stats_at_ns > STATS_NS / 8)
+        stats_store(d, now);
+    io_sleep(d->io, sleep_until(d, now));
+    publish_all(d);
+    return 1;
+}
+
+int daemon_run(struct daemon *d)
+{
+    uint32_t aborted;
+
+    while (turn(d))
+        ;
+    aborted = drain_abort(d);
+    drain_publish(d);
+    stats_store(d, clock_ns());
+    io_gone(d->io);
+    log_line(LOG_INFO, "stopped aborted=%u", aborted);
+    return aborted != 0;
+}
+
+void daemon_stop(struct daemon *d)
+{
+    d->stop = 1;
+    io_kick(d->io);
+}
+
+/* ---- start -------------------------------------------------------------------------------------- */
+
+static void text_done(void *ctx)
+{
+    struct daemon *d = ctx;
+
+    io_kick(d->io);
+}
+
+static int jobs_new(struct daemon *d)
+{
+    d->n_slots = sched_slots(d->sched);
+    d->jobs = calloc(d->n_slots, sizeof *d->jobs);
+    d->alive = calloc(d->n_slots, sizeof *d->alive);
+    d->staged = calloc(d->n_slots, sizeof *d->staged);
+    if (!d->jobs || !d->alive || !d->staged)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        struct job *job = &d->jobs[i];
+
+        job->text_max = d->config.prompt_bytes_max;
+        job->text = mem_map(job->text_max);
+        job->ids = mem_map((size_t)job->text_max * 4);
+        if (!job->text || !job->ids)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int model_start(struct daemon *d, struct diag *diag)
+{
+    const char *missing = NULL;
+    uint32_t ctx = d->config.ctx;
+    int err;
+
+    if (!d->config.model) {
+        diag_set(diag, "no model: give --model FILE or `model:` in the configuration");
+        return -EINVAL;
+    }
+    d->kernels = cpu_kernels_get(d->config.cpu_variant, &missing);
+    if (!d->kernels) {
+        diag_set(diag, "cpu %s: this CPU lacks %s; use --cpu=auto", d->config.cpu, missing ? missing : "a feature");
+        return -ENOTSUP;
+    }
+    err = team_new(&d->team, d->config.threads);
+    if (err < 0) {
+        diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
+        return err;
+    }
+    err = model_open(&d->model, d->config.model, ctx, d->kernels, d->team, diag);
+    if (err < 0)
+        return err;
+    if (d->model->n_ctx > d->config.kv_positions) {
+        diag_set(diag, "%s: context of %u positions, the KV pool has %u: set ctx or kv_positions", d->config.model,
+                 d->model->n_ctx, d->config.kv_positions);
+        return -EINVAL;
+    }
+    if (d->model->chat_template) {
+        err = template_new(&d->template, d->model->chat_template, d->model->vocab, diag);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+static int engine_start(struct daemon *d, struct diag *diag)
+{
+    uint32_t n_pages = d->config.kv_positions / KV_PAGE;
+    struct cpu_backend_opt opt = {
+        .n_pages = n_pages,
+        .rows_max = d->config.chunk_rows + d->config.running_max,
+        .logits_max = d->config.running_max,
+        .kv_prefault = d->config.kv_prefault,
+    };
+    struct sched_opt sched_opt = {
+        .running_max = d->config.running_max,
+        .queued_max = d->config.queued_max,
+        .n_pages = n_pages,
+        .n_ctx = d->model->n_ctx,
+        .chunk_rows = d->config.chunk_rows,
+        .vocab = d->model->vocab,
+    };
+    int err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
+
+    if (err < 0)
+        return err;
+    err = sampler_new(&d->sampler, d->model->hp.n_vocab, d->kernels);
+    if (err == 0)
+        err = sched_new(&d->sched, &sched_opt, d->backend, d->sampler);
+    if (err == 0)
+        err = jobs_new(d);
+    if (err < 0) {
+        diag_set(diag, "cannot take the engine's memory: %s", strerror(-err));
+        return err;
+    }
+    return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx, d->config.prompt_bytes_max,
+                        d->n_slots, text_done, d, diag);
+}
+
+/* A chunk of prefill and one decode row, so that code, weights and activations are resident before READY. */
+static void warm_up(struct daemon *d)
+{
+    uint32_t rows = d->config.chunk_rows < d->model->n_ctx ? d->config.chunk_rows : d->model->n_ctx;
+    uint32_t n_pages = pages_for(rows);
+    uint32_t *tokens = calloc(rows, sizeof *tokens);
+    uint32_t *pages = calloc(n_pages, sizeof *pages);
+    struct step_seq seq = {.n_rows = rows, .pages = pages};
+    uint32_t last = rows - 1;
+    struct step step = {.n_rows = rows, .tokens = tokens, .n_seqs = 1, .seqs = &seq, .n_logits = 1, .logit_rows = &last};
+    const float *logits;
+    int bad;
+
+    if (tokens && pages) {
+        for (uint32_t i = 0; i < n_pages; i++)
+            pages[i] = i;
+        d->backend->forward(d->backend->self, &step, &logits);
+        seq.n_rows = step.n_rows = 1;
+        seq.pos0 = last;
+        last = 0;
+        d->backend->forward(d->backend->self, &step, &logits);
+        d->backend->argmax(d->backend->self, logits, &bad);
+    }
+    free(tokens);
+    free(pages);
+}
+
+static void entry_fill(struct daemon *d)
+{
+    struct tkr_model_entry *e = &d->entry;
+
+    memcpy(e->hash, d->model->hash, sizeof e->hash);
+    e->gen = 2; /* even: not changing; 0 would mean "any" in a request */
+    e->n_ctx = d->model->n_ctx;
+    e->n_vocab = d->model->hp.n_vocab;
+    e->flags = TKR_MODEL_PRESENT | (d->template ? TKR_MODEL_CHAT : 0);
+    snprintf(e->name, sizeof e->name, "%s", d->model->name);
+    d->intake = (struct intake){.model = d->model, .model_gen = e->gen, .has_template = d->template != NULL};
+    if (getrandom(&d->intake.seed_base, sizeof d->intake.seed_base, 0) < 0)
+        d->intake.seed_base = clock_ns();
+}
+
+static int transport_start(struct daemon *d, struct diag *diag)
+{
+    struct io_opt opt = {
+        .socket_path = d->socket_path,
+        .socket_mode = (mode_t)d->config.socket_mode_bits,
+        .clients_max = d->config.clients_max,
+        .inflight_max = d->config.inflight_max,
+        .arena_max = (uint64_t)d->config.arena_mib_max << 20,
+        .bulk_max = (uint64_t)d->config.bulk_mib_max << 20,
+        .idle_park_ns = (uint64_t)d->config.idle_park_us * 1000,
+        .require_mlock = d->config.require_mlock,
+        .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE | 1u << TKR_OP_TOKENIZE |
+                      1u << TKR_OP_LOGPROBS},
+        .prompt_tokens_max = d->model->n_ctx,
+        .output_tokens_max = d->model->n_ctx,
+        .models = &d->entry,
+        .n_models = 1,
+    };
+    struct io_ops ops = {.ctx = d, .submit = on_submit, .cancel = on_cancel, .detach = on_detach};
+
+    return io_new(&d->io, &opt, &ops, diag);
+}
+
+static int stats_start(struct daemon *d, struct diag *diag)
+{
+    char path[sizeof d->socket_path + sizeof TKR_STATS_SUFFIX];
+    int err;
+
+    snprintf(path, sizeof path, "%s%s", d->socket_path, TKR_STATS_SUFFIX);
+    err = tkr_stats_create(&d->stats, path, TKR_VERSION);
+    if (err < 0) {
+        diag_set(diag, "%s: cannot make the stats file: %s", path, strerror(-err));
+        return err;
+    }
+    tkr_stats_put(&d->stats.page->threads, team_size(d->team));
+    tkr_stats_put(&d->stats.page->kv_pages_total, d->config.kv_positions / KV_PAGE);
+    tkr_stats_put(&d->stats.page->io, TKR_STATS_IO_URING_FUTEX);
+    tkr_stats_set_model(&d->stats, d->model->name, d->model->hash, d->kernels->name);
+    return 0;
+}
+
+static int path_start(struct daemon *d, struct diag *diag)
+{
+    if (!d->config.socket) {
+        int err = socket_path_default(d->socket_path, sizeof d->socket_path, diag);
+
+        if (err < 0)
+            return err;
+    } else if (strlen(d->config.socket) >= sizeof d->socket_path - sizeof TKR_STATS_SUFFIX) {
+        diag_set(diag, "%s: socket path is too long", d->config.socket);
+        return -ENAMETOOLONG;
+    } else {
+        strcpy(d->socket_path, d->config.socket);
+    }
+    /* Before the model is loaded, which takes a while; io_listen() looks again. */
+    if (socket_path_in_use(d->socket_path)) {
+        diag_set(diag, "%s: another tokenringd serves this socket; stop it or use --socket", d->socket_path);
+        return -EADDRINUSE;
+    }
+    return 0;
+}
+
+static int start(struct daemon *d, struct diag *diag)
+{
+    int err = path_start(d, diag);
+
+    if (err < 0)
+        return err;
+    err = model_start(d, diag);
+    if (err < 0)
+        return err;
+    err = engine_start(d, diag);
+    if (err < 0)
+        return err;
+    warm_up(d);
+    entry_fill(d);
+    err = transport_start(d, diag);
+    if (err < 0)
+        return err;
+    err = io_listen(d->io, diag);
+    if (err < 0)
+        return err;
+    err = stats_start(d, diag);
+    if (err < 0)
+        return err;
+    team_set_hook(d->team, on_barrier, d);
+    stats_store(d, clock_ns());
+    tkr_stats_set_state(&d->stats, TKR_STATS_READY);
+    return 0;
+}
+
+int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag)
+{
+    struct daemon *d = calloc(1, sizeof *d);
+    uint64_t begin = clock_ns();
+    int err;
+
+    if (!d)
+        return -ENOMEM;
+    d->config = *config; /* the strings stay the caller's */
+    d->stats.fd = -1;
+    err = start(d, diag);
+    if (err < 0) {
+        daemon_free(d);
+        return err;
+    }
+    log_line(LOG_INFO, "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s start_ms=%llu",
+             d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
+             d->config.kv_positions, io_mode(d->io), (unsigned long long)((clock_ns() - begin) / 1000000));
+    *ret_daemon = d;
+    return 0;
+}
+
+static void jobs_free(struct daemon *d)
+{
+    for (uint32_t i = 0; d->jobs && i < d->n_slots; i++) {
+        mem_unmap(d->jobs[i].text, d->jobs[i].text_max);
+        mem_unmap(d->jobs[i].ids, (size_t)d->jobs[i].text_max * 4);
+    }
+    free(d->jobs);
+    free(d->alive);
+    free(d->staged);
+}
+
+void daemon_free(struct daemon *d)
+{
+    if (!d)
+        return;
+    textwork_free(d->text);
+    for (uint32_t i = 0; i < d->n_alive; i++)
+        io_client_unref(d->jobs[d->alive[i]].client);
+    io_free(d->io);
+    jobs_free(d);
+    sched_free(d->sched);
+    sampler_free(d->sampler);
+    cpu_backend_free(d->backend);
+    template_free(d->template);
+    model_free(d->model);
+    team_free(d->team);
+    tkr_stats_close(&d->stats);
+    free(d);
+}

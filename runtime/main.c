@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenringd - serves one language model to the processes of this host through shared memory. */
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <systemd/sd-daemon.h>
+
+#include "runtime/base/log.h"
+#include "runtime/config.h"
+#include "runtime/daemon.h"
+
+const char *argp_program_version = "tokenringd " TKR_VERSION;
+
+enum {
+    KEY_MODEL = 256,
+    KEY_CONFIG,
+    KEY_SOCKET,
+    KEY_THREADS,
+    KEY_CPU,
+    KEY_CTX,
+    KEY_CHECK
+};
+
+static const struct argp_option options[] = {
+    {"model", KEY_MODEL, "FILE", 0, "GGUF file to serve", 0},
+    {"config", KEY_CONFIG, "FILE", 0, "YAML settings; the command line wins over it", 0},
+    {"socket", KEY_SOCKET, "PATH", 0, "where clients attach", 0},
+    {"threads", KEY_THREADS, "N", 0, "engine threads (default: all CPUs allowed)", 0},
+    {"cpu", KEY_CPU, "VARIANT", 0, "kernels: auto, ref, avx2 or avx512", 0},
+    {"ctx", KEY_CTX, "N", 0, "positions of one request (default: the model's)", 0},
+    {"check-config", KEY_CHECK, NULL, 0, "read the settings, say what is wrong, and end", 0},
+    {0},
+};
+
+struct arguments {
+    const char *model, *config, *socket, *cpu;
+    unsigned threads, ctx;
+    int check;
+};
+
+static unsigned number(struct argp_state *state, const char *name, const char *text)
+{
+    char *end;
+    unsigned long value;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (errno || *end || end == text || text[0] == '-' || value == 0 || value > 1u << 20)
+        argp_error(state, "--%s: '%s' is not a number in 1 .. 1048576", name, text);
+    return (unsigned)value;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *args = state->input;
+
+    switch (key) {
+    case KEY_MODEL:
+        args->model = arg;
+        return 0;
+    case KEY_CONFIG:
+        args->config = arg;
+        return 0;
+    case KEY_SOCKET:
+        args->socket = arg;
+        return 0;
+    case KEY_THREADS:
+        args->threads = number(state, "threads", arg);
+        return 0;
+    case KEY_CPU:
+        args->cpu = arg;
+        return 0;
+    case KEY_CTX:
+        args->ctx = number(state, "ctx", arg);
+        return 0;
+    case KEY_CHECK:
+        args->check = 1;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument '%s'", arg);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Defaults, then the file, then the command line. */
+static int settings(struct config *config, const struct arguments *args, struct diag *diag)
+{
+    int err = args->config ? config_read(config, args->config, diag) : 0;
+
+    if (err == 0 && args->model)
+        err = config_set(&config->model, args->model);
+    if (err == 0 && args->socket)
+        err = config_set(&config->socket, args->socket);
+    if (err == 0 && args->cpu)
+        err = config_set(&config->cpu, args->cpu);
+    if (err < 0)
+        return err;
+    if (args->threads)
+        config->threads = args->threads;
+    if (args->ctx)
+        config->ctx = args->ctx;
+    return config_finish(config, args->config, diag);
+}
+
+static struct daemon *running;
+
+static void on_signal(int number_)
+{
+    (void)number_;
+    if (running)
+        daemon_stop(running);
+    else
+        _Exit(0); /* still loading: nothing to drain */
+}
+
+static void signals_set(void)
+{
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+static int serve(const struct config *config, struct diag *diag)
+{
+    struct daemon *daemon;
+    int err = daemon_new(&daemon, config, diag);
+
+    if (err < 0)
+        return err;
+    running = daemon;
+    sd_notify(0, "READY=1");
+    daemon_run(daemon);
+    sd_notify(0, "STOPPING=1");
+    running = NULL;
+    daemon_free(daemon);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp argp = {.options = options,
+                              .parser = parse,
+                              .doc = "Serves a language model to the processes of this host through shared memory."};
+    struct arguments args = {0};
+    struct config config;
+    struct diag diag = {{0}};
+    int err;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    config_init(&config);
+    err = settings(&config, &args, &diag);
+    if (err == 0 && !args.check) {
+        signals_set();
+        err = serve(&config, &diag);
+    }
+    if (err < 0)
+        log_line(LOG_ERROR, "%s", diag.text[0] ? diag.text : "out of memory");
+    else if (args.check)
+        printf("configuration is valid\n");
+    config_fini(&config);
+    return err < 0 ? 1 : 0;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/publish.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The scheduler knows no wire; its numbers are the wire's. */
+_Static_assert((int)END_OK == (int)TKR_OK && (int)END_INVALID == (int)TKR_E_INVALID, "status");
+_Static_assert((int)END_UNSUPPORTED == (int)TKR_E_UNSUPPORTED && (int)END_CONTEXT == (int)TKR_E_CONTEXT, "status");
+_Static_assert((int)END_DEADLINE == (int)TKR_E_DEADLINE && (int)END_OVERLOADED == (int)TKR_E_OVERLOADED, "status");
+_Static_assert((int)END_CANCELLED == (int)TKR_E_CANCELLED && (int)END_ABORTED == (int)TKR_E_ABORTED, "status");
+_Static_assert((int)END_NUMERIC == (int)TKR_E_NUMERIC && (int)END_SLOW == (int)TKR_E_SLOW, "status");
+_Static_assert((int)END_INTERNAL == (int)TKR_E_INTERNAL, "status");
+_Static_assert((int)FINISH_STOP == (int)TKR_FINISH_STOP && (int)FINISH_LENGTH == (int)TKR_FINISH_LENGTH, "finish");
+_Static_assert(sizeof((struct request *)0)->message == sizeof((struct tkr_result *)0)->message, "message");
+
+/* How many bytes of text[n] fit in a line without cutting a character. */
+static uint32_t whole_bytes(const uint8_t *text, uint32_t n, int raw)
+{
+    uint32_t cut = TKR_LINE_TEXT;
+
+    if (n <= cut)
+        return n;
+    if (!raw)
+        while (cut > 0 && (text[cut] & 0xc0) == 0x80)
+            cut--;
+    return cut ? cut : TKR_LINE_TEXT;
+}
+
+/* Pieces from job->mark on that fit one line together; 0 when the first one alone does not, or is begun. */
+static uint32_t pieces_that_fit(const struct job *job)
+{
+    const struct request *req = job->req;
+    uint32_t n = 0;
+
+    if (job->mark && (job->ids_out != req->marks[job->mark - 1].id_end ||
+                      job->bytes_out != req->marks[job->mark - 1].byte_end))
+        return 0;
+    if (!job->mark && (job->ids_out || job->bytes_out))
+        return 0;
+    while (job->mark + n < req->n_marks) {
+        const struct piece_mark *m = &req->marks[job->mark + n];
+
+        if (m->id_end - job->ids_out > TKR_LINE_TOKENS || m->byte_end - job->bytes_out > TKR_LINE_TEXT ||
+            m->raw != req->marks[job->mark].raw)
+            break;
+        n++;
+    }
+    return n;
+}
+
+/* The next line: whole pieces, or a part of one that is too long for a line. */
+static int put_line(struct job *job)
+{
+    const struct request *req = job->req;
+    uint32_t pieces = pieces_that_fit(job);
+    const struct piece_mark *last = &req->marks[job->mark + (pieces ? pieces - 1 : 0)];
+    uint32_t n_ids = last->id_end - job->ids_out;
+    uint32_t n_bytes = last->byte_end - job->bytes_out;
+    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN, .user = req->user, .tag = (uint16_t)job->tag, .pos = job->ids_out};
+    int whole, err;
+
+    if (n_ids > TKR_LINE_TOKENS)
+        n_ids = TKR_LINE_TOKENS;
+    n_bytes = whole_bytes(req->out_text + job->bytes_out, n_bytes, (int)last->raw);
+    whole = job->ids_out + n_ids == last->id_end && job->bytes_out + n_bytes == last->byte_end;
+    cqe.ntok = (uint8_t)n_ids;
+    cqe.nbytes = (uint8_t)n_bytes;
+    cqe.flags = (uint8_t)((whole ? 0 : TKR_CQE_MORE) | (last->raw ? TKR_CQE_RAW : 0));
+    memcpy(cqe.u.token.tok, req->out_ids + job->ids_out, n_ids * 4);
+    memcpy(cqe.u.token.utf8, req->out_text + job->bytes_out, n_bytes);
+    err = io_put(job->client, &cqe);
+    if (err < 0)
+        return err;
+    job->ids_out += n_ids;
+    job->bytes_out += n_bytes;
+    if (whole)
+        job->mark += pieces ? pieces : 1;
+    return 0;
+}
+
+/* TOKENIZE's ids or LOGPROBS' values. No room in the client's bulk memory ends the request with both numbers. */
+static int put_bulk(struct job *job)
+{
+    struct request *req = job->req;
+    int ids = req->op == REQUEST_TOKENIZE;
+    uint32_t count = ids ? job->n_ids : req->n_logprobs;
+    struct tkr_cqe cqe = {.kind = TKR_CQE_BULK, .user = req->user, .tag = (uint16_t)job->tag};
+    void *dst;
+
+    if (!job->bulk_bytes && count) {
+        int err = io_bulk_take(job->client, job->tag, count * 4, &job->bulk_off, &dst);
+
+        if (err < 0) {
+            req->status = END_OVERLOADED;
+            req->want = (uint64_t)count * 4;
+            strcpy(req->message, "bulk memory is full: release requests or open with more bulk_bytes");
+            return 0;
+        }
+        job->bulk_bytes = count * 4;
+        memcpy(dst, ids ? (const void *)job->ids : (const void *)req->logprobs, job->bulk_bytes);
+    }
+    cqe.u.bulk.off = job->bulk_off;
+    cqe.u.bulk.bytes = job->bulk_bytes;
+    cqe.u.bulk.count = count;
+    cqe.u.bulk.type = ids ? TKR_BULK_U32 : TKR_BULK_F32;
+    cqe.u.bulk.dim = 1;
+    return io_put(job->client, &cqe);
+}
+
+static void put_done(struct job *job, const uint8_t *model_hash)
+{
+    const struct request *req = job->req;
+    struct tkr_result result = {
+        .user = req->user,
+        .status = (uint16_t)req->status,
+        .finish = (uint8_t)req->finish,
+        .model = job->model,
+        .prompt = req->n_prompt,
+        .output = req->n_out,
+        .discarded = req->n_discarded,
+        .retry_after_ns = req->retry_after_ns,
+        .seed = req->sampling.seed,
+        .have = req->have,
+        .want = req->want,
+        .bulk_off = job->bulk_off,
+        .bulk_len = job->bulk_bytes,
+    };
+
+    memcpy(result.model_hash, model_hash, sizeof result.model_hash);
+    memcpy(result.stamp, req->stamp, sizeof result.stamp);
+    memcpy(result.message, req->message, sizeof result.message);
+    io_done(job->client, job->tag, req->user, (uint16_t)req->status, &result);
+}
+
+enum publish_state publish_job(struct job *job, const uint8_t *model_hash)
+{
+    struct request *req = job->req;
+
+    while (job->mark < req->n_marks)
+        if (put_line(job) < 0)
+            return PUBLISH_LAGGING;
+    if (req->state != REQUEST_ENDED)
+        return PUBLISH_IDLE;
+    if (req->op != REQUEST_GENERATE && req->status == END_OK && !job->bulk_out) {
+        if (put_bulk(job) < 0)
+            return PUBLISH_LAGGING;
+        job->bulk_out = 1;
+    }
+    put_done(job, model_hash);
+    return PUBLISH_DONE;
+}
