@@ -161,6 +161,20 @@ static void diag_at(struct diag *diag, const char *path, const char *key, const 
         diag_set(diag, "setting %s: %s", key, what);
 }
 
+/* libcyaml's place for an unknown key is that of the key before it: look the key up. */
+static void diag_yaml(struct diag *diag, const char *path, const struct yaml_error *error, const char *fallback)
+{
+    static const char unknown[] = "Unexpected key: ";
+    const char *what = error->what[0] ? error->what : fallback;
+    unsigned line = error->line, column = error->column;
+
+    if (strncmp(what, unknown, sizeof unknown - 1) == 0 && key_line(path, what + sizeof unknown - 1)) {
+        line = key_line(path, what + sizeof unknown - 1);
+        column = 1;
+    }
+    diag_set(diag, "%s: line %u, column %u: %s", path, line ? line : 1, column ? column : 1, what);
+}
+
 static int file_check(const char *path, struct diag *diag)
 {
     struct stat st;
@@ -201,12 +215,7 @@ int config_read(struct config *config, const char *path, struct diag *diag)
         return rc;
     err = cyaml_load_file(path, &cyaml, &config_schema, (cyaml_data_t **)&read, NULL);
     if (err != CYAML_OK) {
-        const char *what = error.what[0] ? error.what : cyaml_strerror(err);
-
-        if (error.line)
-            diag_set(diag, "%s: line %u, column %u: %s", path, error.line, error.column, what);
-        else
-            diag_set(diag, "%s: line 1, column 1: %s", path, what);
+        diag_yaml(diag, path, &error, cyaml_strerror(err));
         return -EINVAL;
     }
     if (!read)

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/config.h"
+
+static char path[64];
+static struct config config;
+static struct diag diag;
+
+static void setup(void)
+{
+    strcpy(path, "/tmp/tkr-config-XXXXXX");
+    int fd = mkstemp(path);
+
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    config_init(&config);
+    memset(&diag, 0, sizeof diag);
+}
+
+static void teardown(void)
+{
+    config_fini(&config);
+    unlink(path);
+}
+
+static int read_text(const char *text)
+{
+    FILE *file = fopen(path, "w");
+    int err;
+
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+    err = config_read(&config, path, &diag);
+    return err < 0 ? err : config_finish(&config, path, &diag);
+}
+
+static void diag_says(const char *part)
+{
+    ck_assert_msg(strstr(diag.text, part) != NULL, "'%s' is not in '%s'", part, diag.text);
+}
+
+START_TEST(an_empty_file_gives_the_documented_defaults)
+{
+    ck_assert_int_eq(read_text(""), 0);
+    /* The numbers: 64 running, 500 queued, a pool of 32,768 positions, mode 0600. */
+    ck_assert_uint_eq(config.running_max, 64);
+    ck_assert_uint_eq(config.queued_max, 500);
+    ck_assert_uint_eq(config.kv_positions, 32768);
+    ck_assert_uint_eq(config.socket_mode_bits, 0600);
+    ck_assert_int_eq(config.kv_prefault, 0);
+    ck_assert_int_eq((int)config.cpu_variant, (int)CPU_AUTO);
+}
+END_TEST
+
+START_TEST(every_kind_of_setting_is_read)
+{
+    ck_assert_int_eq(read_text("model: /m.gguf\nthreads: 2\nkv_prefault: true\nsocket_mode: \"0660\"\ncpu: ref\n"), 0);
+    ck_assert_str_eq(config.model, "/m.gguf");
+    ck_assert_uint_eq(config.threads, 2);
+    ck_assert_int_eq(config.kv_prefault, 1);
+    ck_assert_uint_eq(config.socket_mode_bits, 0660);
+    ck_assert_int_eq((int)config.cpu_variant, (int)CPU_REF);
+}
+END_TEST
+
+START_TEST(an_unknown_key_is_refused_with_line_and_column)
+{
+    ck_assert_int_eq(read_text("threads: 2\nthread: 2\n"), -EINVAL);
+    diag_says(path);
+    diag_says("line 2, column ");
+    diag_says("thread");
+}
+END_TEST
+
+START_TEST(a_number_that_is_none_is_refused_with_line_and_column)
+{
+    ck_assert_int_eq(read_text("threads: 2\nctx: many\n"), -EINVAL);
+    diag_says("line 2, column ");
+}
+END_TEST
+
+START_TEST(a_negative_number_is_refused)
+{
+    ck_assert_int_eq(read_text("running_max: -1\n"), -EINVAL);
+    diag_says("line 1, column ");
+}
+END_TEST
+
+START_TEST(a_number_out_of_its_range_is_refused_with_line_and_range)
+{
+    ck_assert_int_eq(read_text("threads: 2\n\nrunning_max: 5000\n"), -EINVAL);
+    diag_says("line 3, column 1: running_max: 5000 is outside 1 .. 1024");
+}
+END_TEST
+
+START_TEST(an_explicit_zero_is_not_taken_for_the_default)
+{
+    ck_assert_int_eq(read_text("running_max: 0\n"), -EINVAL);
+    diag_says("running_max: 0 is outside 1 .. 1024");
+}
+END_TEST
+
+START_TEST(text_that_is_not_yaml_is_refused_with_line_and_column)
+{
+    ck_assert_int_eq(read_text("threads: 2\nctx: [1\n"), -EINVAL);
+    diag_says("line ");
+    diag_says("column ");
+}
+END_TEST
+
+START_TEST(a_list_in_place_of_settings_is_refused)
+{
+    ck_assert_int_eq(read_text("- threads\n- ctx\n"), -EINVAL);
+    diag_says("line 1, column ");
+}
+END_TEST
+
+START_TEST(an_unknown_cpu_variant_is_refused)
+{
+    ck_assert_int_eq(read_text("cpu: sse\n"), -EINVAL);
+    diag_says("line 1, column 1: cpu: expected auto, ref, avx2 or avx512");
+}
+END_TEST
+
+START_TEST(a_context_larger_than_the_pool_is_refused)
+{
+    ck_assert_int_eq(read_text("ctx: 4096\nkv_positions: 1024\n"), -EINVAL);
+    diag_says("ctx: larger than kv_positions");
+}
+END_TEST
+
+START_TEST(a_mode_that_is_not_octal_is_refused)
+{
+    ck_assert_int_eq(read_text("socket_mode: \"0680\"\n"), -EINVAL);
+    diag_says("socket_mode: expected an octal mode");
+}
+END_TEST
+
+START_TEST(a_missing_file_is_named)
+{
+    ck_assert_int_eq(config_read(&config, "/nonexistent/x.yaml", &diag), -ENOENT);
+    diag_says("/nonexistent/x.yaml: cannot open");
+}
+END_TEST
+
+START_TEST(a_folder_is_not_a_configuration)
+{
+    ck_assert_int_eq(config_read(&config, "/tmp", &diag), -EINVAL);
+    diag_says("regular file");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("config");
+    TCase *tc = tcase_create("config");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, an_empty_file_gives_the_documented_defaults);
+    tcase_add_test(tc, every_kind_of_setting_is_read);
+    tcase_add_test(tc, an_unknown_key_is_refused_with_line_and_column);
+    tcase_add_test(tc, a_number_that_is_none_is_refused_with_line_and_column);
+    tcase_add_test(tc, a_negative_number_is_refused);
+    tcase_add_test(tc, a_number_out_of_its_range_is_refused_with_line_and_range);
+    tcase_add_test(tc, an_explicit_zero_is_not_taken_for_the_default);
+    tcase_add_test(tc, text_that_is_not_yaml_is_refused_with_line_and_column);
+    tcase_add_test(tc, a_list_in_place_of_settings_is_refused);
+    tcase_add_test(tc, an_unknown_cpu_variant_is_refused);
+    tcase_add_test(tc, a_context_larger_than_the_pool_is_refused);
+    tcase_add_test(tc, a_mode_that_is_not_octal_is_refused);
+    tcase_add_test(tc, a_missing_file_is_named);
+    tcase_add_test(tc, a_folder_is_not_a_configuration);
+    suite_add_tcase(suite, tc);
+    srunner_set_tap(runner, "-");
+    srunner_run_all(runner, CK_SILENT);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
