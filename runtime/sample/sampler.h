@@ -2,10 +2,20 @@
 /*
  * sampler.h - logits to a token.
  *
- * Order: temperature, top_k, top_p, min_p, draw. Greedy (temperature 0) takes the largest logit, the lowest id
- * among equals. The draw is a counter-based generator keyed by (seed, position of the token in the sequence), so the same request
- * gives the same tokens whatever ran beside it. Candidates are ordered by logit, ties by lower id; sums run
- * in one fixed order over the whole vocabulary. exp is our own (kernels), never libm's.
+ * Greedy (temperature 0) takes the largest logit, the lowest id among equals. Otherwise, with
+ * candidates ordered by logit, the lower id first among equals, and w = exp((logit - largest) / T):
+ *   top_k   keeps the first k candidates
+ *   top_p   keeps the shortest prefix whose sum of w reaches top_p of the sum over what top_k left
+ *           (over the whole vocabulary when top_k is off)
+ *   min_p   keeps candidates with w >= min_p, for the largest has w = 1
+ *   draw    the first whose running sum exceeds u * (sum of the kept), u in [0, 1)
+ * u comes from a counter-based generator keyed by (seed, position of the token in the sequence), so
+ * the same request gives the same tokens whatever ran beside it.
+ *
+ * Every sum is f64 in one fixed order, a function of the row alone. Over the vocabulary: blocks of
+ * 256 ids, in each 8 lanes (lane l takes ids l, l + 8, ...) added as ((0+4)+(2+6))+((1+5)+(3+7)),
+ * then the blocks in order. Over candidates: in their order. exp and ln are our own, never libm's.
+ * Without top_k and top_p the draw walks ids in ascending order instead, so nothing is ordered.
  */
 #ifndef RUNTIME_SAMPLE_SAMPLER_H
 #define RUNTIME_SAMPLE_SAMPLER_H
@@ -13,12 +23,12 @@
 #include <stdint.h>
 #include "kernels/cpu_kernels.h"
 
-struct sampling {
+struct sampling { /* ranges are checked where a request comes in */
     uint64_t seed;
     float temperature; /* 0 = greedy; 0..100, finite */
     float top_p;       /* 0 or 1 = off */
-    float min_p;       /* 0 = off */
-    uint32_t top_k;    /* 0 = off */
+    float min_p;       /* 0 = off; up to 1 */
+    uint32_t top_k;    /* 0 = off; also when it is not below the vocabulary */
 };
 
 struct sampler; /* working memory for one vocabulary size; one thread */
@@ -26,13 +36,19 @@ struct sampler; /* working memory for one vocabulary size; one thread */
 int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu_kernels *kernels);
 void sampler_free(struct sampler *s);
 
-/* 0; -EDOM: the row has a NaN or infinity (-inf too) and no token was drawn. logits[n_vocab] is not changed. */
-int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how, uint64_t pos, uint32_t *ret_id);
+/* 0; -EDOM: the row has a NaN or infinity (-inf too) and no token was drawn. logits[n_vocab] is not
+ * changed. */
+int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how, uint64_t pos,
+                 uint32_t *ret_id);
 
-/* ln softmax(logits)[id], with f64 sums in a fixed order: 0 or -EDOM. */
+/* ln softmax(logits)[id], id < n_vocab, with f64 sums in the fixed order: 0 or -EDOM. */
 int logprob_of(struct sampler *s, const float *logits, uint32_t id, float *ret_lp);
 
-/* 64 bits from (seed, pos): Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). */
+/* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). */
+void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);
+
+/* 64 bits from (seed, pos): the first two words of philox4x32 with key = seed and counter = pos, low
+ * word first. */
 uint64_t counter_random(uint64_t seed, uint64_t pos);
 
 #endif

@@ -3,7 +3,7 @@
  * request.h - one request inside the daemon, from a fixed set.
  *
  * A request is made private before anything reads it: sampling block, prompt and stops are copied out of
- * the client's memory once. It knows nothing of rings: `owner` and `owner_tag` are the daemon's.
+ * the client's memory once. It knows nothing of rings: `owner`, `owner_tag` and `user` are the daemon's.
  */
 #ifndef RUNTIME_SCHED_REQUEST_H
 #define RUNTIME_SCHED_REQUEST_H
@@ -46,6 +46,18 @@ enum end_finish {
     FINISH_LENGTH = 2
 };
 
+/* Numbers of enum tkr_stamp. The daemon stamps the first two. */
+enum request_stamp {
+    STAMP_SUBMIT = 0,
+    STAMP_SEEN = 1,
+    STAMP_ADMITTED = 2, /* entered the queue */
+    STAMP_PREFILL = 3,  /* first row entered a step */
+    STAMP_FIRST = 4,    /* first token generated, also when it only said stop */
+    STAMP_LAST = 5,
+    STAMP_DONE = 6,
+    STAMPS = 7
+};
+
 #define REQUEST_STOP_IDS 64
 #define REQUEST_MAX_TOKENS_NONE UINT32_MAX
 
@@ -62,8 +74,7 @@ struct request {
     int ignore_eos;
     uint32_t stop_ids[REQUEST_STOP_IDS];
     uint32_t n_stop_ids;
-    struct detok detok;          /* initialised, stops added */
-    uint64_t stamp[7];           /* index: enum tkr_stamp */
+    uint64_t stamp[STAMPS];      /* CLOCK_MONOTONIC, ns; 0: not reached */
     uint32_t *tokens;            /* [n_ctx + 1] prompt, then output; fixed memory of this slot */
     uint32_t n_prompt;
     void *owner;                 /* the daemon's client, NULL after it detached */
@@ -78,7 +89,8 @@ struct request {
     uint32_t n_pages;
     uint32_t n_reserved;         /* pages promised, not yet taken */
     uint64_t order;              /* arrival number */
-    uint32_t n_discarded;        /* generated, dropped by a stop match */
+    uint32_t n_discarded;        /* generated, but not among out_ids: dropped by a stop match or a cut character */
+    enum end_status end_asked;   /* what sched_end() asked for in the middle of a step; END_OK: nothing */
     enum end_status status;
     enum end_finish finish;
     uint64_t have, want, retry_after_ns;
@@ -90,10 +102,13 @@ struct request {
     uint32_t n_out;              /* final ids */
     uint8_t *out_text;           /* [out_bytes_max], fixed memory of this slot */
     uint32_t n_text;
-    struct piece_mark *marks;    /* [n_ctx + 1]: how many ids and bytes the first i + 1 pieces hold */
+    struct piece_mark *marks;    /* [2 * (n_ctx + 1)]: how many ids and bytes the first i + 1 pieces hold */
     uint32_t n_marks;
     float *logprobs;             /* [n_ctx] LOGPROBS: n_prompt - 1 of them */
     uint32_t n_logprobs;
+
+    /* Set by the daemon before sched_submit: initialised, stops added. Last, for it is large. */
+    struct detok detok;
 };
 
 #endif

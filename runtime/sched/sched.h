@@ -2,13 +2,32 @@
 /*
  * sched.h - continuous batching: which rows enter the next step.
  *
- * Decode rows first, then prefill in chunks, first come first served. Knows no ring and no clock of its own:
- * time comes in as an argument, so the same code runs under a fake clock and a scripted backend in tests.
- * All memory is taken at sched_new. One thread, but request_cancel() may be called from the backend's hook in the middle of a step.
+ * Knows no ring and no clock of its own: time comes in as an argument, so the same code runs under a
+ * fake clock and a scripted backend in tests. All memory is taken at sched_new. One thread; while the
+ * backend computes, its hook may call everything but sched_step and sched_free. What touches a running
+ * request then waits for the step's end: sched_end() and req->cancel take effect there.
  *
- * Admission reserves pages for prompt + max_tokens. A request without max_tokens takes pages as it grows;
- * when none is left, the youngest such request ends OVERLOADED with its text so far.
- * A full queue answers OVERLOADED at once, with retry_after_ns.
+ * Packing: one row for each request that decodes, then at most chunk_rows rows of prompts. Of those
+ * the oldest prompt gets half at least, so it advances in every step; the other half goes to the
+ * shortest remainder first (older first among equals), so a short prompt waits for a few steps and
+ * not for a long prefill; what is left over goes to the oldest again.
+ *
+ * Admission is in order of arrival and reserves pages for prompt + max_tokens; the head of the queue
+ * waits until it fits. A request without max_tokens reserves its prompt and takes pages as it grows;
+ * when none is left, the youngest such request ends OVERLOADED with its text so far. A full queue
+ * answers OVERLOADED at once. Both say retry_after_ns.
+ *
+ * How a generation ends (status OK unless said):
+ *   end-of-sequence token, stop id   STOP; that token is neither in out_ids nor counted
+ *   stop string                      STOP; text ends before the match, ids from the match on are discarded
+ *   max_tokens, or the context full  LENGTH, also when an explicit max_tokens does not fit; max_tokens 0
+ *                                    or a prompt that fills the context: the prompt is evaluated, 0 tokens
+ *   prompt longer than the context   CONTEXT with have and want, not started
+ *   deadline, cancel, sched_end      that status at the next step boundary
+ *   NaN or infinity in its logits    NUMERIC; nobody else is touched
+ *   more text than out_bytes_max     CONTEXT, have in bytes
+ * Except after a stop string, what the detokeniser held back is delivered at the end: at an
+ * end-of-sequence token or stop id all of it, else up to the last whole character.
  */
 #ifndef RUNTIME_SCHED_SCHED_H
 #define RUNTIME_SCHED_SCHED_H
@@ -20,9 +39,9 @@
 struct sched;
 
 struct sched_opt {
-    uint32_t running_max;    /* 64 */
+    uint32_t running_max;    /* 64; at most the backend's logits_max, and below its rows_max */
     uint32_t queued_max;     /* 500 */
-    uint32_t n_pages;        /* of the KV pool */
+    uint32_t n_pages;        /* of the KV pool; the context is never larger than the pool */
     uint32_t n_ctx;          /* prompt + output of one request */
     uint32_t chunk_rows;     /* prefill rows of one step; 128 */
     uint32_t out_bytes_max;  /* text of one request; 0: 16 * n_ctx */
@@ -31,23 +50,32 @@ struct sched_opt {
 
 struct sched_counts {
     uint32_t running, queued, text;            /* text: with the text worker */
-    uint64_t finished, cancelled, failed;      /* never go back; each ended request counts once */
-    uint64_t prompt_tokens, output_tokens, steps;
-    uint32_t pages_total, pages_used;
+    uint64_t finished, cancelled, failed;      /* OK, CANCELLED, all else; each ended request counts once */
+    uint64_t prompt_tokens, output_tokens;     /* prompt rows computed; ids in out_ids */
+    uint64_t steps;
+    uint32_t pages_total, pages_used, pages_reserved;
 };
 
+/* -EINVAL: a zero or a limit above the backend's (see sched_opt), or a vocabulary of another size than the
+ * backend's; -ENOMEM. The backend, the sampler and the vocabulary outlive it. */
 int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct backend *backend, struct sampler *sampler);
 void sched_free(struct sched *sched);
 
-/* A free request, all reset but slot and its fixed memory, state REQUEST_TEXT; NULL when running_max + queued_max are alive.
- * May be called from the backend's hook in the middle of a step. */
+/* Context of one request: opt.n_ctx or what the pool holds. */
+uint32_t sched_n_ctx(const struct sched *sched);
+
+/* A free request, all reset but slot, its fixed memory and detok; state REQUEST_TEXT. NULL when every slot is alive:
+ * queued_max + 2 * running_max, the second running_max for requests in text work or waiting to be published. */
 struct request *sched_request_take(struct sched *sched);
 
-/* Prompt tokens are in: checks limits and queues it, or ends it at once (state REQUEST_ENDED, status and message set).
- * now_ns: CLOCK_MONOTONIC. Stamps ADMITTED. */
+/* GENERATE or LOGPROBS; prompt tokens are in: checks limits and queues it, or ends it at once (state
+ * REQUEST_ENDED, status and message set). An empty prompt becomes the model's BOS, if it has one.
+ * now_ns: CLOCK_MONOTONIC. Stamps ADMITTED when it was queued. */
 void sched_submit(struct sched *sched, struct request *req, uint64_t now_ns);
 
-/* Ends a request that never reached sched_submit, or wherever it is now; pages and reservations go back at the next step boundary. */
+/* Ends a request wherever it is now, also one that never reached sched_submit (the caller makes sure that no
+ * text worker holds it). In the middle of a step a running one ends at its end, in the status asked for
+ * first (not END_OK). No effect on one that has ended. The caller may fill message, have and want before. */
 void sched_end(struct sched *sched, struct request *req, enum end_status status, uint64_t now_ns);
 
 /* Whether a step would do anything. */
@@ -56,8 +84,12 @@ int sched_has_work(const struct sched *sched);
 /* One step: expire and cancel, admit, pack, forward, sample, detokenise. Returns the rows computed. now is called for stamps. */
 uint32_t sched_step(struct sched *sched, uint64_t (*now)(void));
 
-/* Deadlines and cancels of queued requests while no step runs; cheap. Also called by sched_step. Returns the earliest deadline, 0 = none. */
+/* Ends what was cancelled and what is past its deadline (now_ns >= deadline_ns), in the middle of a step only
+ * among the queued. Cheap. Also called by sched_step. Returns the earliest deadline left, 0 = none. */
 uint64_t sched_expire(struct sched *sched, uint64_t now_ns);
+
+/* When a refused request may try again: from the recent step time and the prompts that wait; 1 ms .. 60 s. */
+uint64_t sched_retry_after_ns(const struct sched *sched);
 
 /* Every request in the set, by slot; for the publisher and for detach. */
 uint32_t sched_slots(const struct sched *sched);

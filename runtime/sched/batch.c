@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch.c - one step: pages, rows, the forward pass, and what its logits mean for each request. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "runtime/sched/state.h"
+
+static int is_prefill(const struct request *req)
+{
+    return req->n_computed < request_prompt_rows(req);
+}
+
+static int is_lazy(const struct request *req)
+{
+    return req->op == REQUEST_GENERATE && req->max_tokens == REQUEST_MAX_TOKENS_NONE;
+}
+
+static void overload(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    req->retry_after_ns = sched_retry_after_ns(s);
+    snprintf(req->message, sizeof req->message,
+             "no KV page left after %u tokens; max_tokens would reserve them",
+             req->n_tokens - req->n_prompt);
+    request_end(s, req, END_OVERLOADED, FINISH_NONE, now_ns);
+}
+
+/* A page for the next position of every request that decodes. Only one without max_tokens can find
+ * none; then the youngest of its kind ends, it or a later one, so those before it in the list stay. */
+static void grow_pages(struct sched *s, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < s->n_running;) {
+        struct request *req = s->running[i];
+        uint32_t youngest = s->n_running - 1;
+
+        if (is_prefill(req) || req->n_computed < req->n_pages * KV_PAGE) {
+            i++;
+        } else if (page_take(s->pool, req->n_reserved > 0, &req->pages[req->n_pages]) == 0) {
+            req->n_pages++;
+            req->n_reserved -= req->n_reserved > 0;
+            i++;
+        } else {
+            while (!is_lazy(s->running[youngest]))
+                youngest--;
+            assert(youngest >= i);
+            overload(s, s->running[youngest], now_ns);
+        }
+    }
+}
+
+/* Up to n more prompt rows for running[i]. Scored prompts want logits of every row: *logits of them are left. */
+static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uint32_t *logits)
+{
+    const struct request *req = s->running[i];
+    uint32_t left = request_prompt_rows(req) - req->n_computed - s->granted[i];
+
+    n = left < n ? left : n;
+    if (req->op == REQUEST_LOGPROBS) {
+        n = *logits < n ? *logits : n;
+        *logits -= n;
+    }
+    s->granted[i] += n;
+    *budget -= n;
+}
+
+/* The prompt after the oldest that is nearest to its end and has not been granted rows; 0: none. */
+static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const uint32_t *logits)
+{
+    uint32_t best = 0, best_left = UINT32_MAX;
+
+    for (uint32_t i = oldest + 1; i < s->n_running; i++) {
+        const struct request *req = s->running[i];
+
+        if (!is_prefill(req) || s->granted[i] > 0 || (req->op == REQUEST_LOGPROBS && *logits == 0))
+            continue;
+        if (request_prompt_rows(req) - req->n_computed < best_left) {
+            best = i;
+            best_left = request_prompt_rows(req) - req->n_computed;
+        }
+    }
+    return best;
+}
+
+/* Shares this step's prompt rows out, as the header says. */
+static void share_rows(struct sched *s)
+{
+    uint32_t budget, n_decode = 0, logits, oldest = UINT32_MAX, i;
+
+    logits = s->backend->logits_max;
+    for (i = 0; i < s->n_running; i++) {
+        s->granted[i] = 0;
+        if (!is_prefill(s->running[i]))
+            n_decode++;
+        else if (oldest == UINT32_MAX)
+            oldest = i;
+        /* One for each that generates, whether its prompt ends in this step or not. */
+        logits -= s->running[i]->op == REQUEST_GENERATE;
+    }
+    if (oldest == UINT32_MAX)
+        return;
+    budget = s->backend->rows_max - n_decode;
+    if (budget > s->opt.chunk_rows)
+        budget = s->opt.chunk_rows;
+
+    grant(s, oldest, budget - budget / 2, &budget, &logits);
+    while (budget > 0 && (i = shortest_prompt(s, oldest, &logits)) != 0)
+        grant(s, i, budget, &budget, &logits);
+    grant(s, oldest, budget, &budget, &logits);
+}
+
+/* Appends n rows of req to the step. */
+static void pack(struct sched *s, struct step *step, struct request *req, uint32_t n)
+{
+    uint32_t row0 = step->n_rows, end = req->n_computed + n, first_logit = row0 + n;
+    uint32_t i = step->n_seqs++;
+
+    while (req->n_pages < pages_for(end)) { /* prompts have all their pages reserved */
+        int err = page_take(s->pool, 1, &req->pages[req->n_pages]);
+
+        assert(err == 0);
+        (void)err;
+        req->n_pages++;
+        req->n_reserved--;
+    }
+    memcpy(s->tokens + row0, req->tokens + req->n_computed, n * sizeof *s->tokens);
+    s->seqs[i] = (struct step_seq){
+        .row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};
+    s->seq_req[i] = req;
+    if (req->op == REQUEST_LOGPROBS)
+        first_logit = row0;
+    else if (end == req->n_tokens && request_room(s, req) > 0)
+        first_logit = row0 + n - 1;
+    s->seq_logits[i] = row0 + n - first_logit;
+    for (uint32_t row = first_logit; row < row0 + n; row++)
+        s->logit_rows[step->n_logits++] = row;
+    step->n_rows += n;
+}
+
+static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
+{
+    *step = (struct step){.tokens = s->tokens, .seqs = s->seqs, .logit_rows = s->logit_rows};
+    share_rows(s);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        if (!is_prefill(s->running[i]))
+            pack(s, step, s->running[i], 1);
+    }
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        struct request *req = s->running[i];
+
+        if (s->granted[i] == 0)
+            continue;
+        if (req->stamp[STAMP_PREFILL] == 0)
+            req->stamp[STAMP_PREFILL] = now_ns;
+        s->prompt_tokens += s->granted[i];
+        pack(s, step, req, s->granted[i]);
+    }
+}
+
+static int pick(struct sched *s, const struct request *req, const float *logits, uint32_t *ret_id)
+{
+    int bad = 0;
+
+    if (req->sampling.temperature != 0)
+        return sampler_pick(s->sampler, logits, &req->sampling, req->n_tokens, ret_id);
+    *ret_id = s->backend->argmax(s->backend->self, logits, &bad);
+    return bad ? -EDOM : 0;
+}
+
+static int stops(const struct sched *s, const struct request *req, uint32_t id)
+{
+    for (uint32_t i = 0; i < req->n_stop_ids; i++) {
+        if (req->stop_ids[i] == id)
+            return 1;
+    }
+    return !req->ignore_eos && vocab_is_eog(s->opt.vocab, id);
+}
+
+/* The next token of a generation, and whether it is the last. */
+static void generate(struct sched *s, struct request *req, const float *logits, uint64_t now_ns)
+{
+    uint32_t id;
+    int err;
+
+    if (pick(s, req, logits, &id) < 0) {
+        request_end(s, req, END_NUMERIC, FINISH_NONE, now_ns);
+        return;
+    }
+    if (req->stamp[STAMP_FIRST] == 0)
+        req->stamp[STAMP_FIRST] = now_ns;
+    req->stamp[STAMP_LAST] = now_ns;
+    if (stops(s, req, id)) {
+        err = output_flush(s, req, 0);
+        request_end(s, req, err < 0 ? END_CONTEXT : END_OK, err < 0 ? FINISH_NONE : FINISH_STOP, now_ns);
+        return;
+    }
+    req->tokens[req->n_tokens++] = id;
+    err = output_feed(s, req, id);
+    if (err < 0)
+        request_end(s, req, END_CONTEXT, FINISH_NONE, now_ns);
+    else if (err == 1)
+        request_end(s, req, END_OK, FINISH_STOP, now_ns);
+    else if (req->n_tokens - req->n_prompt == request_room(s, req))
+        request_end(s, req, END_OK, FINISH_LENGTH, now_ns);
+}
+
+static void score(struct sched *s, struct request *req, const float *logits, uint32_t n, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t next = req->tokens[req->n_logprobs + 1];
+
+        if (logprob_of(s->sampler, logits + (size_t)i * s->n_vocab, next,
+                       &req->logprobs[req->n_logprobs]) < 0) {
+            request_end(s, req, END_NUMERIC, FINISH_NONE, now_ns);
+            return;
+        }
+        req->n_logprobs++;
+    }
+    if (!is_prefill(req))
+        request_end(s, req, END_OK, FINISH_NONE, now_ns);
+}
+
+static void absorb(struct sched *s, const struct step *step, const float *logits, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        struct request *req = s->seq_req[i];
+        uint32_t n = s->seq_logits[i];
+
+        req->n_computed += s->seqs[i].n_rows;
+        if (req->cancel || req->end_asked != END_OK)
+            ; /* it ends at the boundary that follows, and this token is never seen */
+        else if (req->op == REQUEST_LOGPROBS)
+            score(s, req, logits, n, now_ns);
+        else if (n > 0)
+            generate(s, req, logits, now_ns);
+        else if (!is_prefill(req))
+            request_end(s, req, END_OK, FINISH_LENGTH, now_ns); /* no room for output */
+        logits += (size_t)n * s->n_vocab;
+    }
+}
+
+uint32_t sched_step(struct sched *s, uint64_t (*now)(void))
+{
+    uint64_t begin_ns = now(), end_ns;
+    const float *logits = NULL;
+    struct step step;
+
+    sched_expire(s, begin_ns);
+    queue_admit(s);
+    grow_pages(s, begin_ns);
+    if (s->n_running == 0)
+        return 0;
+    pack_all(s, &step, begin_ns);
+
+    s->stepping = 1;
+    s->backend->forward(s->backend->self, &step, &logits);
+    s->stepping = 0;
+
+    end_ns = now();
+    s->steps++;
+    s->step_ns = s->steps == 1 ? end_ns - begin_ns : s->step_ns - s->step_ns / 8 + (end_ns - begin_ns) / 8;
+    absorb(s, &step, logits, end_ns);
+    sched_expire(s, end_ns);
+    return step.n_rows;
+}
