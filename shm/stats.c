@@ -129,7 +129,7 @@ void tkr_stats_count_end(struct tkr_stats_file *file, enum tkr_status status)
     if (number < TKR_STATS_STATUSES) {
         uint64_t *count = &file->page->ended[number];
 
-        tkr_stats_put(count, __atomic_load_n(count, __ATOMIC_RELAXED) + 1);
+        tkr_stats_put(count, TKR_LOAD_RELAXED(count) + 1);
     }
 }
 
@@ -147,7 +147,7 @@ void tkr_stats_set_state(struct tkr_stats_file *file, enum tkr_stats_state state
 {
     tkr_stats_put(&file->page->heartbeat_ns, clock_read_ns(CLOCK_MONOTONIC));
     /* Release pairs with the acquire in tkr_stats_read(): the text fields are written before READY. */
-    __atomic_store_n(&file->page->state, (uint64_t)state, __ATOMIC_RELEASE);
+    TKR_STORE_RELEASE(&file->page->state, (uint64_t)state);
 }
 
 void tkr_stats_close(struct tkr_stats_file *file)
@@ -167,11 +167,11 @@ static void page_copy(struct tkr_stats *ret_stats, const struct tkr_stats *page)
 {
     const uint64_t *from = (const uint64_t *)(const void *)page;
     uint64_t words[sizeof *page / sizeof(uint64_t)];
-    uint64_t state = __atomic_load_n(&page->state, __ATOMIC_ACQUIRE);
+    uint64_t state = TKR_LOAD_ACQUIRE(&page->state);
     size_t i;
 
     for (i = 0; i < sizeof words / sizeof words[0]; i++)
-        words[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+        words[i] = TKR_LOAD_RELAXED(&from[i]);
     memcpy(ret_stats, words, sizeof words);
     ret_stats->state = state;
     ret_stats->version[sizeof ret_stats->version - 1] = '\0';

@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 #include "shm/abi.h"
+#include "shm/atomic.h"
 
 #define TKR_STATS_MAGIC 0x3154415453524b54ull /* "TKRSTAT1" */
 #define TKR_STATS_MAJOR 1
@@ -100,7 +101,7 @@ int tkr_stats_create(struct tkr_stats_file *ret_file, const char *path, const ch
 /* Relaxed: figures order nothing. */
 static inline void tkr_stats_put(uint64_t *field, uint64_t value)
 {
-    __atomic_store_n(field, value, __ATOMIC_RELAXED);
+    TKR_STORE_RELAXED(field, value);
 }
 
 /* Counts a request that ended with this status. */
