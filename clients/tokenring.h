@@ -86,7 +86,8 @@ typedef struct tkr_bytes {
 } tkr_bytes;
 
 /*
- * One request. Zero everywhere but size and op is a valid start (TKR_REQ_INIT); max_tokens 0 really means 0.
+ * One request. Zero everywhere but size and op is a valid start (tkr_req_init); max_tokens 0 really means 0.
+ * TKR_DATA_MESSAGES with n_msgs 0: text[len] is the one message, of the user.
  * Text is copied into the arena at submit, unless it points into memory from tkr_arena().
  */
 typedef struct tkr_req {
@@ -168,7 +169,8 @@ typedef struct tkr_event {
 } tkr_event;
 
 /* -ENOENT / -ECONNREFUSED: no daemon; -EACCES: refused for this user; -EPROTO: not a Tokenring daemon or another
- * major version; -EDQUOT: a limit; -ETIMEDOUT. tkr_open_error() says the last reason of this thread in one line. */
+ * major version; -EDQUOT: a limit; -ETIMEDOUT; -EINVAL: an option. errno is set as well.
+ * tkr_open_error() says the last reason of this thread in one line. */
 TKR_API int tkr_open(tkr_conn **ret_conn, const tkr_opt *opt);
 TKR_API void tkr_close(tkr_conn *conn); /* cancels what is in flight; NULL is allowed */
 TKR_API const char *tkr_open_error(void);
@@ -180,14 +182,16 @@ TKR_API void *tkr_arena(tkr_conn *conn, size_t bytes);
 TKR_API void tkr_arena_free(tkr_conn *conn, void *ptr);
 
 /* Takes requests from the front: returns how many (0: queue, tags or arena are full: read events, release, try again).
- * A first request that is wrong in itself: -EINVAL (nothing was submitted). -ESHUTDOWN: the daemon is gone. */
+ * A first request that is wrong in itself: -EINVAL; one that is larger than the whole arena: -EMSGSIZE (nothing
+ * was submitted). -ESHUTDOWN: the daemon is gone. */
 TKR_API int tkr_submit(tkr_conn *conn, tkr_req *reqs, unsigned n);
 
-/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. */
+/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. It never makes a system call, so
+ * it cannot notice that the daemon was killed: a program that only peeks calls tkr_wait(..., 0) now and then. */
 TKR_API int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n);
 
 /* Waits for at least one event; 0 = timeout. When the daemon died every live request ends with a DONE event of
- * status TKR_E_GONE, within a second; after those, -ESHUTDOWN. */
+ * status TKR_E_GONE, within a second; after those, -ESHUTDOWN. -EDEADLK: TKR_FOREVER with nothing in flight. */
 TKR_API int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns);
 
 /* One store; the request still ends with one DONE event. -ENOENT: not alive. */

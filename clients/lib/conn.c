@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.c - opening and closing a connection, and what the daemon granted.
+ */
+#include "clients/lib/conn.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+
+#define INFLIGHT_DEFAULT 64u
+#define ARENA_DEFAULT ((size_t)1 << 20)
+#define BULK_DEFAULT ((size_t)1 << 20)
+#define TIMEOUT_DEFAULT TKR_S(5)
+#define SPIN_DEFAULT TKR_US(50) /* about the cost of a sleep and a wake-up, so at most twice the best */
+#define BLOCKS_PER_REQUEST 4u   /* arena blocks: its own, one of tkr_arena(), and the holes after both */
+#define BLOCKS_EXTRA 64u
+#define MODEL_READ_TRIES 1000u /* an entry changes for some nanoseconds once in a model's life */
+
+uint64_t clock_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+void conn_lost(tkr_conn *conn, const char *why)
+{
+    if (!conn->gone)
+        conn->gone_why = why;
+    conn->gone = 1;
+}
+
+/* Defaults filled in. A newer program's longer struct is fine while what we do not know is zero. */
+static int opt_read(struct tkr_opt *ret_opt, const tkr_opt *opt)
+{
+    struct tkr_opt o = { 0 };
+
+    if (opt) {
+        size_t known = opt->size < sizeof o ? opt->size : sizeof o;
+
+        if (opt->size < sizeof opt->size)
+            return open_fail(-EINVAL, "tkr_opt.size is %u; set it to sizeof(tkr_opt)", opt->size);
+        for (size_t i = sizeof o; i < opt->size; i++)
+            if (((const uint8_t *)opt)[i])
+                return open_fail(-EINVAL, "tkr_opt has an option that this library lacks");
+        memcpy(&o, opt, known);
+    }
+    if (!o.max_inflight)
+        o.max_inflight = INFLIGHT_DEFAULT;
+    if (!o.arena_bytes)
+        o.arena_bytes = ARENA_DEFAULT;
+    if (!o.bulk_bytes)
+        o.bulk_bytes = BULK_DEFAULT;
+    if (!o.timeout_ns)
+        o.timeout_ns = TIMEOUT_DEFAULT;
+    if (o.max_inflight > TKR_INFLIGHT_MAX)
+        return open_fail(-EINVAL, "max_inflight is %u, at most %u", o.max_inflight,
+                         TKR_INFLIGHT_MAX);
+    if (o.arena_bytes > UINT32_MAX - TKR_LINE || o.bulk_bytes > UINT32_MAX - TKR_LINE)
+        return open_fail(-EINVAL, "arena_bytes and bulk_bytes must be below 4 GiB");
+    if (o.timeout_ns < 0)
+        return open_fail(-EINVAL, "timeout_ns is negative");
+    *ret_opt = o;
+    return 0;
+}
+
+/*
+ * Spinning only helps when the daemon runs at the same time, and a real-time thread that spins on a
+ * core which it shares would keep the daemon off it for good.
+ */
+static int64_t spin_budget(int64_t wanted_ns)
+{
+    cpu_set_t cpus;
+    int policy = sched_getscheduler(0);
+
+    if (wanted_ns < 0 || get_nprocs() == 1)
+        return 0;
+    if ((policy == SCHED_FIFO || policy == SCHED_RR) &&
+        (sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) != 1))
+        return 0;
+    return wanted_ns ? wanted_ns : SPIN_DEFAULT;
+}
+
+static int canary_new(const uint64_t **ret_canary)
+{
+    uint64_t *page =
+        mmap(NULL, TKR_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int err;
+
+    if (page == MAP_FAILED)
+        return -errno;
+    if (madvise(page, TKR_PAGE, MADV_WIPEONFORK)) {
+        err = -errno;
+        munmap(page, TKR_PAGE);
+        return err;
+    }
+    *page = CONN_CANARY;
+    *ret_canary = page;
+    return 0;
+}
+
+/* Book-keeping for what the daemon granted. */
+static int tables_new(tkr_conn *conn)
+{
+    uint32_t n = conn->max_inflight;
+    uint32_t n_blocks = BLOCKS_PER_REQUEST * n + BLOCKS_EXTRA;
+    struct arena_block *blocks = calloc(n_blocks, sizeof *blocks);
+
+    conn->requests = calloc(n, sizeof *conn->requests);
+    conn->free_tags = calloc(n, sizeof *conn->free_tags);
+    conn->arena.blocks = blocks;
+    if (!blocks || !conn->requests || !conn->free_tags)
+        return -ENOMEM;
+    arena_init(&conn->arena, conn->arena_len, blocks, n_blocks);
+    for (uint32_t i = 0; i < n; i++)
+        conn->free_tags[i] = (uint16_t)(n - 1 - i);
+    conn->n_free = n;
+    return 0;
+}
+
+int tkr_open(tkr_conn **ret_conn, const tkr_opt *opt)
+{
+    struct tkr_opt o;
+    tkr_conn *conn = NULL;
+    int err;
+
+    open_fail(0, "%s", "");
+    err = opt_read(&o, opt);
+    if (err < 0)
+        goto fail;
+    conn = calloc(1, sizeof *conn);
+    if (!conn) {
+        err = open_fail(-ENOMEM, "out of memory");
+        goto fail;
+    }
+    conn->fd = -1;
+    err = canary_new(&conn->canary);
+    if (err < 0) {
+        open_fail(err, "cannot map a page that is wiped on fork: %s", strerror(-err));
+        goto fail;
+    }
+    err = conn_attach(conn, &o, clock_ns() + (uint64_t)o.timeout_ns);
+    if (err < 0)
+        goto fail;
+    err = tables_new(conn);
+    if (err < 0) {
+        open_fail(err, "out of memory");
+        goto fail;
+    }
+    conn->spin_ns = spin_budget(o.spin_ns);
+    conn->spin_forced = o.spin_ns > 0;
+    conn->looked_ns = clock_ns();
+    *ret_conn = conn;
+    return 0;
+
+fail:
+    tkr_close(conn);
+    errno = -err; /* for perror() */
+    return err;
+}
+
+void tkr_close(tkr_conn *conn)
+{
+    if (!conn)
+        return;
+    if (conn->canary && conn_stale(conn)) {
+        /* The child of a fork: both regions were left out of it, and other memory may lie there now. */
+        conn->r.base = NULL;
+        conn->t.base = NULL;
+    } else if (conn->requests) {
+        for (uint32_t i = 0; i < conn->max_inflight; i++)
+            if (conn->requests[i].state == REQUEST_LIVE)
+                tkr_cancel(conn, conn->requests[i].user);
+    }
+    if (conn->fd >= 0)
+        close(conn->fd);
+    tkr_region_close(&conn->r);
+    tkr_region_close(&conn->t);
+    if (conn->canary)
+        munmap((void *)(uintptr_t)conn->canary, TKR_PAGE);
+    free(conn->arena.blocks);
+    free(conn->requests);
+    free(conn->free_tags);
+    free(conn);
+}
+
+/* One entry of the models table that did not change while it was copied. 0 or -EAGAIN. */
+static int model_read(const tkr_conn *conn, uint32_t index, struct tkr_model_entry *ret_entry)
+{
+    const uint8_t *base = (const uint8_t *)conn->t.base + conn->t_header.models_off;
+    const struct tkr_model_entry *entry =
+        (const struct tkr_model_entry *)(const void *)base + index;
+
+    for (unsigned i = 0; i < MODEL_READ_TRIES; i++) {
+        /* Acquire pairs with the daemon's release of an even gen after it wrote the entry. */
+        uint32_t before = TKR_LOAD_ACQUIRE(&entry->gen);
+
+        tkr_copy_once(ret_entry, entry, sizeof *ret_entry);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (!(before & 1) && TKR_LOAD_RELAXED(&entry->gen) == before) {
+            ret_entry->gen = before;
+            ret_entry->name[sizeof ret_entry->name - 1] = '\0';
+            return 0;
+        }
+    }
+    return -EAGAIN;
+}
+
+int tkr_get_limits(tkr_conn *conn, tkr_limits *limits)
+{
+    struct tkr_model_entry entry = { 0 };
+    struct tkr_limits l;
+
+    if (conn_stale(conn))
+        return -ESTALE;
+    if (limits->size < sizeof limits->size)
+        return -EINVAL;
+    if (conn->t_header.n_models && model_read(conn, 0, &entry) < 0)
+        return -EAGAIN;
+
+    l = (struct tkr_limits){
+        .size = limits->size,
+        .max_inflight = conn->max_inflight,
+        .prompt_tokens_max = conn->t_header.prompt_tokens_max,
+        .output_tokens_max = conn->t_header.output_tokens_max,
+        .n_ctx = entry.n_ctx,
+        .n_vocab = entry.n_vocab,
+        .arena_bytes = conn->arena.bytes,
+        .bulk_bytes = conn->t_header.bulk_len,
+        .n_models = conn->t_header.n_models,
+        .daemon_pid = conn->daemon_pid,
+        .model_flags = entry.flags,
+        .model_gen = entry.gen,
+    };
+    memcpy(l.model, entry.name, sizeof l.model);
+    memcpy(l.model_hash, entry.hash, sizeof l.model_hash);
+    /* An older program's shorter struct gets what it knows. */
+    memcpy(limits, &l, limits->size < sizeof l ? limits->size : sizeof l);
+    return 0;
+}

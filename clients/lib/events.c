@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * events.c - what comes back: lines of the completion queue become events; waiting for them.
+ *
+ * Text and ids are handed out where they lie, in the line. Lines go back to the daemon (cq_head) only at
+ * the next peek or wait, so until then they stay. Each line's words are copied once and checked in the copy;
+ * a line about a request that does not live is skipped, a line that no daemon would write ends the connection.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include "clients/lib/conn.h"
+#include "shm/doorbell.h"
+
+#define SLEEP_NS_MAX TKR_MS(200) /* a dead daemon wakes nobody: so long until we look by ourselves */
+#define SPINS_PER_CLOCK 32u      /* a clock read costs about as much as one pause */
+
+/* ---- lines to events ------------------------------------------------------------------------- */
+
+static int broken(tkr_conn *conn)
+{
+    conn_lost(conn, "the daemon wrote a completion that breaks the protocol");
+    conn->broken = 1;
+    return 0;
+}
+
+static int text_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tkr_cqe *line,
+                      tkr_event *event)
+{
+    if (cqe->ntok > TKR_LINE_TOKENS || cqe->nbytes > TKR_LINE_TEXT)
+        return broken(conn);
+    event->type = TKR_EV_TEXT;
+    event->raw = (cqe->flags & TKR_CQE_RAW) != 0;
+    event->text = (const char *)line->u.token.utf8;
+    event->len = cqe->nbytes;
+    event->tokens = line->u.token.tok;
+    event->n = cqe->ntok;
+    event->pos = cqe->pos;
+    return 1;
+}
+
+static int bulk_event(tkr_conn *conn, const struct tkr_cqe *cqe, tkr_event *event)
+{
+    uint64_t bulk_len = conn->t_header.bulk_len;
+    uint32_t off = cqe->u.bulk.off, bytes = cqe->u.bulk.bytes, count = cqe->u.bulk.count;
+    const uint8_t *at = conn->bulk_base + off;
+
+    if (bytes > bulk_len || off > bulk_len - bytes || count > bytes / 4 || off % 4)
+        return broken(conn);
+    if (cqe->u.bulk.type == TKR_BULK_U32)
+        event->ids = (const uint32_t *)(const void *)at;
+    else if (cqe->u.bulk.type == TKR_BULK_F32)
+        event->values = (const float *)(const void *)at;
+    else
+        return 0; /* a later version's type: unknown, as unknown kinds are */
+    event->type = TKR_EV_BULK;
+    event->n = count;
+    event->pos = cqe->pos;
+    return 1;
+}
+
+static void result_read(tkr_conn *conn, struct request *request, tkr_event *event)
+{
+    const uint8_t *base = (const uint8_t *)conn->t.base + conn->t_header.res_off;
+    struct tkr_result result;
+
+    tkr_copy_once(&result, base + (size_t)conn_tag(request->user) * sizeof result, sizeof result);
+    if (result.user != request->user)
+        return;
+    event->finish = result.finish;
+    event->prompt_tokens = result.prompt;
+    event->cached_tokens = result.cached;
+    event->output_tokens = result.output;
+    event->discarded_tokens = result.discarded;
+    event->seed = result.seed;
+    event->retry_after_ns = result.retry_after_ns;
+    event->have = result.have;
+    event->want = result.want;
+    memcpy(event->model_hash, result.model_hash, sizeof event->model_hash);
+    event->times = (struct tkr_times){
+        .submit = result.stamp[TKR_STAMP_SUBMIT],
+        .seen = result.stamp[TKR_STAMP_SEEN],
+        .admitted = result.stamp[TKR_STAMP_ADMITTED],
+        .prefill = result.stamp[TKR_STAMP_PREFILL],
+        .first_token = result.stamp[TKR_STAMP_FIRST],
+        .last_token = result.stamp[TKR_STAMP_LAST],
+        .done = result.stamp[TKR_STAMP_DONE],
+    };
+    memcpy(request->message, result.message, sizeof request->message);
+    request->message[sizeof request->message - 1] = '\0';
+}
+
+static int done_event(tkr_conn *conn, struct request *request, const struct tkr_cqe *cqe,
+                      tkr_event *event)
+{
+    if (request->internal) {
+        request_free(conn, request);
+        return 0;
+    }
+    event->type = TKR_EV_DONE;
+    event->status = cqe->status;
+    if (!(cqe->flags & TKR_CQE_NO_RESULT))
+        result_read(conn, request, event);
+    event->message = request->message;
+    request->state = REQUEST_ENDED;
+    conn->n_live--;
+    return 1;
+}
+
+/* 1: *event is filled in. cqe is the private copy, line where it came from. */
+static int line_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tkr_cqe *line,
+                      tkr_event *event)
+{
+    struct request *request = conn_request(conn, cqe->user);
+
+    if (!request || request->state != REQUEST_LIVE || cqe->tag != conn_tag(request->user))
+        return 0;
+    *event = (struct tkr_event){ .user_data = request->user_data, .id = request->user };
+    switch (cqe->kind) {
+    case TKR_CQE_TOKEN:
+        return text_event(conn, cqe, line, event);
+    case TKR_CQE_BULK:
+        return bulk_event(conn, cqe, event);
+    case TKR_CQE_DONE:
+        return done_event(conn, request, cqe, event);
+    default:
+        return 0;
+    }
+}
+
+static unsigned lines_take(tkr_conn *conn, tkr_event *events, unsigned n)
+{
+    unsigned count = 0;
+
+    /* Once round at most: a daemon that runs on ahead of cq_head must not keep us here. */
+    for (uint32_t left = conn->cq.mask + 1; left && count < n && !conn->broken; left--) {
+        const uint64_t *line =
+            conn->cq.slots + (size_t)(conn->cq.pos & conn->cq.mask) * TKR_SLOT_WORDS;
+        struct tkr_cqe cqe;
+
+        if (tkr_ring_take(&conn->cq, &cqe) < 0)
+            break;
+        count += (unsigned)line_event(conn, &cqe, (const struct tkr_cqe *)(const void *)line,
+                                      &events[count]);
+    }
+    return count;
+}
+
+/* DONE events of requests that the daemon can no longer end. */
+static unsigned gone_events(tkr_conn *conn, tkr_event *events, unsigned n)
+{
+    unsigned count = 0;
+
+    for (uint32_t tag = 0; tag < conn->max_inflight && count < n && conn->n_live; tag++) {
+        struct request *request = &conn->requests[tag];
+
+        if (request->state != REQUEST_LIVE)
+            continue;
+        if (request->internal) {
+            request_free(conn, request);
+            continue;
+        }
+        strncpy(request->message, conn->gone_why, sizeof request->message - 1);
+        events[count++] = (struct tkr_event){
+            .type = TKR_EV_DONE,
+            .status = TKR_E_GONE,
+            .user_data = request->user_data,
+            .id = request->user,
+            .message = request->message,
+        };
+        request->state = REQUEST_ENDED;
+        conn->n_live--;
+    }
+    return count;
+}
+
+/* What the daemon published before it went is still there and comes first. */
+static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
+{
+    unsigned count;
+
+    if (n > INT32_MAX)
+        n = INT32_MAX;
+    if (conn->cq_head_told != conn->cq.pos) {
+        /* Release pairs with the daemon's acquire: the lines were read before they are written again. */
+        TKR_STORE_RELEASE(conn->cq_head, conn->cq.pos);
+        conn->cq_head_told = conn->cq.pos;
+    }
+    count = lines_take(conn, events, n);
+    if (!count && !conn->gone && TKR_LOAD_ACQUIRE(conn->state) == TKR_STATE_GONE) {
+        /* Acquire pairs with the daemon's release: it published its last lines before this state. */
+        count = lines_take(conn, events, n);
+        if (!count)
+            conn_lost(conn, "the daemon stopped");
+    }
+    if (count || !conn->gone)
+        return (int)count;
+    count = gone_events(conn, events, n);
+    return count || !n ? (int)count : -ESHUTDOWN;
+}
+
+int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n)
+{
+    if (conn_stale(conn))
+        return -ESTALE;
+    return events_take(conn, events, n);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* 1: something for events_take() is there. */
+static int awaited(const tkr_conn *conn)
+{
+    return tkr_ring_ready(&conn->cq) || TKR_LOAD_RELAXED(conn->state) == TKR_STATE_GONE;
+}
+
+/* Spinning on the daemon's own core, or unasked on a core where the model computes, only delays the answer. */
+static int may_spin(const tkr_conn *conn)
+{
+    int cpu = sched_getcpu();
+
+    if (!conn->spin_ns)
+        return 0;
+    if (cpu < 0)
+        return 1;
+    if ((uint32_t)cpu == TKR_LOAD_RELAXED(conn->daemon_cpu))
+        return 0;
+    if (conn->spin_forced || (uint32_t)cpu >= 64 * TKR_T_ENGINE_CPU_WORDS)
+        return 1;
+    return !(TKR_LOAD_RELAXED(&conn->engine_cpus[cpu / 64]) >> (cpu % 64) & 1);
+}
+
+static void spin(const tkr_conn *conn, uint64_t until_ns)
+{
+    do {
+        for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (awaited(conn))
+                return;
+            tkr_pause();
+        }
+    } while (clock_ns() < until_ns);
+}
+
+/* Sleeps until the next line is published, or timeout_ns. */
+static void doze(tkr_conn *conn, int64_t timeout_ns)
+{
+    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell. */
+    uint32_t bell = TKR_LOAD_ACQUIRE(conn->cq_bell);
+
+    TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + 1));
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
+    tkr_fence();
+    if (!awaited(conn))
+        tkr_futex_wait(conn->cq_bell, bell, timeout_ns);
+    TKR_STORE_RELAXED(conn->wait, 0);
+}
+
+static void look_for_hangup(tkr_conn *conn, uint64_t now)
+{
+    struct pollfd pfd = { .fd = conn->fd, .events = POLLRDHUP };
+
+    conn->looked_ns = now;
+    if (poll(&pfd, 1, 0) == 1 && (pfd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
+        conn_lost(conn, "the daemon is gone: its socket hung up");
+}
+
+int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
+{
+    uint64_t now, end, spin_until;
+    int got;
+
+    if (conn_stale(conn))
+        return -ESTALE;
+    if (!n || timeout_ns < TKR_FOREVER)
+        return -EINVAL;
+    got = events_take(conn, events, n);
+    if (got)
+        return got;
+
+    now = clock_ns();
+    end = timeout_ns < 0 || (uint64_t)timeout_ns > UINT64_MAX - now ? UINT64_MAX
+                                                                   : now + (uint64_t)timeout_ns;
+    spin_until = may_spin(conn) ? now + (uint64_t)conn->spin_ns : now;
+    for (;;) {
+        if (timeout_ns < 0 && !conn->n_live)
+            return -EDEADLK;
+        if (now < spin_until && now < end)
+            spin(conn, spin_until < end ? spin_until : end);
+        else if (now < end)
+            doze(conn, end - now < (uint64_t)SLEEP_NS_MAX ? (int64_t)(end - now) : SLEEP_NS_MAX);
+        now = clock_ns();
+        /* Looked at before the last lines are taken: what was published before the hang-up is not lost. */
+        if (now - conn->looked_ns >= (uint64_t)SLEEP_NS_MAX)
+            look_for_hangup(conn, now);
+        got = events_take(conn, events, n);
+        if (got || now >= end)
+            return got;
+    }
+}
