@@ -30,7 +30,6 @@
 #define LAG_POLL_NS 1000000u          /* a full ring is looked at again so often; clients ring no bell for it yet */
 #define STATS_NS 50000000u            /* figures are stored at most so often, and when the daemon falls asleep */
 #define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
-#define OVERLOAD_RETRY_NS 50000000u   /* hint when no step has been timed yet */
 
 struct daemon {
     struct config config;
@@ -133,11 +132,10 @@ static void publish_all(struct daemon *d)
 /* No slot is free: answered at once, with when to come back. */
 static void answer_overloaded(struct daemon *d, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
 {
-    uint64_t step_ns = d->step_ns_last ? d->step_ns_last : OVERLOAD_RETRY_NS;
     struct tkr_result result = {
         .user = sqe->user,
         .status = TKR_E_OVERLOADED,
-        .retry_after_ns = step_ns * (1 + d->config.queued_max / d->config.running_max),
+        .retry_after_ns = sched_retry_after_ns(d->sched),
         .have = d->n_slots,
         .want = (uint64_t)d->n_slots + 1,
     };
@@ -237,6 +235,12 @@ static void text_failed(struct daemon *d, struct job *job)
     sched_end(d->sched, req, status, clock_ns());
 }
 
+static void tokenize_end(struct daemon *d, struct job *job, uint64_t now)
+{
+    job->req->n_prompt = job->n_ids;
+    sched_end(d->sched, job->req, END_OK, now);
+}
+
 /* Between steps: jobs whose prompt is ready go to the scheduler. Returns how many. */
 static uint32_t hand_over(struct daemon *d)
 {
@@ -253,7 +257,7 @@ static uint32_t hand_over(struct daemon *d)
         else if (job->text_error)
             text_failed(d, job);
         else if (job->req->op == REQUEST_TOKENIZE)
-            sched_end(d->sched, job->req, END_OK, now);
+            tokenize_end(d, job, now);
         else
             sched_submit(d->sched, job->req, now);
         text_forget(job);
