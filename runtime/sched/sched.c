@@ -222,9 +222,8 @@ void request_end(struct sched *s, struct request *req, enum end_status status,
         break;
     case REQUEST_RUNNING:
         assert(!s->stepping);
-        /* After a stop id or end of sequence nothing is held any more, so this finds nothing. */
-        if (req->op == REQUEST_GENERATE && !req->detok.stopped &&
-            output_flush(s, req, 1) < 0 && status == END_OK) {
+        /* After a stop match, stop id or end of sequence nothing is held any more, so this finds nothing. */
+        if (req->op == REQUEST_GENERATE && output_flush(s, req, 1) < 0 && status == END_OK) {
             status = END_CONTEXT;
             finish = FINISH_NONE;
         }
