@@ -28,6 +28,7 @@
 #include "shm/stats.h"
 
 #define LAG_POLL_NS 1000000u          /* a full ring is looked at again so often; clients ring no bell for it yet */
+#define QUIET_PASSES 16u
 #define STATS_NS 50000000u            /* figures are stored at most so often, and when the daemon falls asleep */
 #define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
 
@@ -56,6 +57,7 @@ struct daemon {
     int in_step;
     int lagging;              /* some output waits for room in its ring */
     int draining;
+    uint32_t quiet;           /* passes without traffic */
     uint64_t drain_until_ns;
     uint64_t stats_at_ns;
     uint64_t rows, step_ns_sum, step_ns_last;
@@ -245,13 +247,14 @@ static void tokenize_end(struct daemon *d, struct job *job, uint64_t now)
 static uint32_t hand_over(struct daemon *d)
 {
     uint32_t n = 0;
-    uint64_t now = clock_ns();
 
     for (;; n++) {
         struct job *job = n < d->n_staged ? d->staged[n] : textwork_take(d->text);
+        uint64_t now;
 
         if (!job)
             break;
+        now = clock_ns();
         if (job->req->cancel)
             sched_end(d->sched, job->req, END_CANCELLED, now);
         else if (job->text_error)
@@ -380,22 +383,26 @@ static void drain_publish(struct daemon *d)
 static int turn(struct daemon *d)
 {
     uint32_t arrived = io_pass(d->io);
+    uint32_t handed = hand_over(d);
     uint64_t now;
 
     if (d->stop && !d->draining)
         drain_begin(d);
-    arrived += hand_over(d);
-    if (sched_has_work(d->sched)) {
+    if (sched_has_work(d->sched))
         step(d);
-    } else if (arrived || d->lagging) {
+    else if (handed || d->lagging)
         publish_all(d);
-    }
     if (d->draining && (!d->n_alive || clock_ns() >= d->drain_until_ns))
         return 0;
-    if (arrived || sched_has_work(d->sched))
+    if (arrived || handed || sched_has_work(d->sched)) {
+        d->quiet = 0;
+        return 1;
+    }
+    /* Who just served a slot waits for the next one here: passes only, and a look at the clock now and then. */
+    if (++d->quiet % QUIET_PASSES)
         return 1;
     now = clock_ns();
-    if (now - d->stats_at_ns > STATS_NS / 8)
+    if (now - d->stats_at_ns > STATS_NS)
         stats_store(d, now);
     io_sleep(d->io, sleep_until(d, now));
     publish_all(d);
