@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attention.c - reference attention over paged keys and values: one head, one page, one position at a
+ * time. The running maximum moves once per page, so the result depends on absolute positions only.
+ * Method: online softmax, Milakov and Gimelshein 2018, arXiv:1805.02867.
+ */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+void ref_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v,
+                  uint32_t hd)
+{
+    for (uint32_t d = 0; d < hd; d++) {
+        k_page[(slot / 16 * hd + d) * 16 + slot % 16] = f32_to_f16(k[d]);
+        v_page[slot * hd + d] = f32_to_f16(v[d]);
+    }
+}
+
+static float score(const float *q, const uint16_t *k_page, uint32_t p, uint32_t hd, float scale)
+{
+    float chain[2] = {0, 0};
+
+    for (uint32_t d = 0; d < hd; d++)
+        chain[d % 2] = fmaf(q[d], f16_to_f32(k_page[(p / 16 * hd + d) * 16 + p % 16]), chain[d % 2]);
+    return (chain[0] + chain[1]) * scale;
+}
+
+/* One page of n valid positions for one head. */
+static void attend_page(float *o, float *m, float *sum, const float *q, const uint16_t *k_page,
+                        const uint16_t *v_page, uint32_t n, uint32_t hd, float scale)
+{
+    float weight[KERN_PAGE], lane[16] = {0};
+    float max = *m, c;
+
+    for (uint32_t p = 0; p < n; p++) {
+        weight[p] = score(q, k_page, p, hd, scale);
+        max = weight[p] > max ? weight[p] : max;
+    }
+    max += 0; /* -0 becomes +0: which of two equal zeros was met first must not show */
+    c = kern_exp(*m - max);
+    for (uint32_t p = 0; p < n; p++) {
+        weight[p] = kern_exp(weight[p] - max);
+        lane[p % 16] += weight[p];
+    }
+    *m = max;
+    *sum = fmaf(*sum, c, kern_tree16(lane));
+    for (uint32_t d = 0; d < hd; d++)
+        o[d] *= c;
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t d = 0; d < hd; d++)
+            o[d] = fmaf(weight[p], f16_to_f32(v_page[p * hd + d]), o[d]);
+}
+
+void ref_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
+                   const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale)
+{
+    for (uint32_t h = 0; h < group; h++) {
+        memset(o + h * hd, 0, hd * sizeof *o);
+        m[h] = -INFINITY;
+        sum[h] = 0;
+        for (uint32_t p = 0; p < n_pos; p += KERN_PAGE) {
+            uint32_t n = n_pos - p < KERN_PAGE ? n_pos - p : KERN_PAGE;
+
+            attend_page(o + h * hd, &m[h], &sum[h], q + h * hd, k[p / KERN_PAGE], v[p / KERN_PAGE], n, hd,
+                        scale);
+        }
+    }
+}
+
+void ref_attention_merge(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
+                         uint32_t group, uint32_t hd)
+{
+    for (uint32_t h = 0; h < group; h++) {
+        float max = m[h], total = 0;
+
+        for (uint32_t i = 1; i < n_split; i++)
+            max = m[i * group + h] > max ? m[i * group + h] : max;
+        memset(out + h * hd, 0, hd * sizeof *out);
+        for (uint32_t i = 0; i < n_split; i++) {
+            float c = kern_exp(m[i * group + h] - max);
+
+            total = fmaf(sum[i * group + h], c, total);
+            for (uint32_t d = 0; d < hd; d++)
+                out[h * hd + d] = fmaf(o[((size_t)i * group + h) * hd + d], c, out[h * hd + d]);
+        }
+        for (uint32_t d = 0; d < hd; d++)
+            out[h * hd + d] *= 1 / total;
+    }
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows.c - reference kernels over one row of values, and the reference table.
+ */
+#include "kernels/exp_poly.h"
+#include "kernels/ref/ref.h"
+#include "kernels/variants.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t bits_of(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+float kern_tree16(float lane[16])
+{
+    for (int half = 8; half >= 1; half /= 2)
+        for (int l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    return lane[0];
+}
+
+float kern_exp(float x)
+{
+    float shifted, n, r, p;
+
+    if (x < EXP_MIN)
+        return 0;
+    if (x > EXP_MAX)
+        return INFINITY;
+    shifted = fmaf(x, EXP_LOG2E, EXP_ROUND);
+    n = shifted - EXP_ROUND;
+    r = fmaf(n, -EXP_LN2_HI, x);
+    r = fmaf(n, -EXP_LN2_LO, r);
+    p = fmaf(EXP_C6, r, EXP_C5);
+    p = fmaf(p, r, EXP_C4);
+    p = fmaf(p, r, EXP_C3);
+    p = fmaf(p, r, EXP_C2);
+    p = fmaf(p, r, 1);
+    p = fmaf(p, r, 1);
+    return p * float_of((bits_of(shifted) << 23) + 0x3f800000); /* 2^n: n is in the low bits of shifted */
+}
+
+static void ref_exp_f32(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = kern_exp(x[i]);
+}
+
+/* One block of 32: returns d, sets *ret_isum. */
+static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+{
+    float max = 0, scale;
+    int32_t isum = 0;
+
+    memset(q, 0, KERN_BLOCK);
+    *ret_isum = 0;
+    for (uint32_t i = 0; i < KERN_BLOCK; i++) {
+        if (!isfinite(x[i]))
+            return NAN;
+        max = fmaxf(max, fabsf(x[i]));
+    }
+    if (max < KERN_QUANT_MIN)
+        return 0;
+    scale = 127 / max;
+    for (uint32_t i = 0; i < KERN_BLOCK; i++) {
+        q[i] = (int8_t)lrintf(x[i] * scale);
+        isum += q[i];
+    }
+    *ret_isum = isum;
+    return max / 127;
+}
+
+static void ref_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+{
+    size_t block0 = (size_t)r * (n / KERN_BLOCK);
+
+    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
+        size_t i = block0 + b;
+
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
+        out->sum[i] = out->d[i] * (float)out->isum[i];
+    }
+}
+
+static void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    float lane[16] = {0};
+    float scale;
+
+    for (uint32_t i = 0; i < n; i++)
+        lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+    scale = 1 / sqrtf(kern_tree16(lane) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * w[i];
+}
+
+static void ref_swiglu(float *y, const float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = gate[i] / (1 + kern_exp(-gate[i])) * up[i];
+}
+
+static void ref_add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void ref_rope(float *x, const float *cos, const float *sin, uint32_t hd)
+{
+    for (uint32_t i = 0; i < hd / 2; i++) {
+        float x0 = x[2 * i], x1 = x[2 * i + 1];
+
+        x[2 * i] = fmaf(x0, cos[i], -(x1 * sin[i]));
+        x[2 * i + 1] = fmaf(x1, cos[i], x0 * sin[i]);
+    }
+}
+
+static uint32_t ref_argmax(const float *x, uint32_t n, int *ret_bad)
+{
+    uint32_t best = 0;
+    int bad = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!isfinite(x[i]))
+            bad = 1;
+        if (x[i] > x[best])
+            best = i;
+    }
+    *ret_bad = bad;
+    return bad ? 0 : best;
+}
+
+const struct cpu_kernels kernels_ref = {
+    .name = "ref",
+    .matmul = ref_matmul,
+    .quantize = ref_quantize,
+    .rmsnorm = ref_rmsnorm,
+    .swiglu = ref_swiglu,
+    .add = ref_add,
+    .rope = ref_rope,
+    .kv_store = ref_kv_store,
+    .attention = ref_attention,
+    .attention_merge = ref_attention_merge,
+    .argmax = ref_argmax,
+    .exp_f32 = ref_exp_f32,
+};

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows_avx2.c - kernels over one row of values, and the table of the AVX2 variant.
+ */
+#include "kernels/variants.h"
+#include "kernels/x86/avx2.h"
+
+#include <math.h>
+#include <string.h>
+
+static void avx2_exp_f32(float *y, const float *x, uint32_t n)
+{
+    uint32_t i = 0;
+
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, exp256(_mm256_loadu_ps(x + i)));
+    if (i < n) {
+        __m256i rest = first_lanes256(n - i);
+
+        _mm256_maskstore_ps(y + i, rest, exp256(_mm256_maskload_ps(x + i, rest)));
+    }
+}
+
+/* The larger of 8 int32 lanes. */
+static int32_t max_epi32(__m256i v)
+{
+    __m128i v4 = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    __m128i v2 = _mm_max_epi32(v4, _mm_shuffle_epi32(v4, 0x4e));
+
+    return _mm_cvtsi128_si32(_mm_max_epi32(v2, _mm_shuffle_epi32(v2, 0xb1)));
+}
+
+/* One block of 32: returns d, sets *ret_isum. */
+static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i max_lanes = _mm256_setzero_si256(), q4[4], bytes;
+    int32_t max_bits;
+    float max;
+
+    /* As integers, magnitudes are ordered as the floats are, infinity and NaN on top. */
+    for (uint32_t i = 0; i < 4; i++)
+        max_lanes = _mm256_max_epi32(
+            max_lanes, _mm256_and_si256(_mm256_loadu_si256((const void *)(x + 8 * i)), magnitude));
+    max_bits = max_epi32(max_lanes);
+    max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max_bits)));
+    *ret_isum = 0;
+    if (max_bits >= 0x7f800000 || max < KERN_QUANT_MIN) {
+        memset(q, 0, KERN_BLOCK);
+        return max_bits >= 0x7f800000 ? NAN : 0;
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        q4[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(127 / max)));
+    /* Packing works in each half: the result's groups of four are 0 2 4 6 | 1 3 5 7. */
+    bytes = _mm256_packs_epi16(_mm256_packs_epi32(q4[0], q4[1]), _mm256_packs_epi32(q4[2], q4[3]));
+    _mm256_storeu_si256((void *)q, _mm256_permutevar8x32_epi32(bytes, order));
+    for (uint32_t i = 0; i < KERN_BLOCK; i++)
+        *ret_isum += q[i];
+    return max / 127;
+}
+
+static void avx2_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+{
+    size_t block0 = (size_t)r * (n / KERN_BLOCK);
+
+    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
+        size_t i = block0 + b;
+
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
+        out->sum[i] = out->d[i] * (float)out->isum[i];
+    }
+}
+
+static void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    __m256 low = _mm256_setzero_ps(), high = low, scale;
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m256 v0 = _mm256_loadu_ps(x + i), v1 = _mm256_loadu_ps(x + i + 8);
+
+        low = _mm256_fmadd_ps(v0, v0, low);
+        high = _mm256_fmadd_ps(v1, v1, high);
+    }
+    scale = _mm256_set1_ps(1 / sqrtf(tree256(low, high) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), scale);
+
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(v, _mm256_loadu_ps(w + i)));
+    }
+}
+
+static void avx2_swiglu(float *y, const float *gate, const float *up, uint32_t n)
+{
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 g = _mm256_loadu_ps(gate + i);
+        __m256 silu = _mm256_div_ps(g, _mm256_add_ps(one, exp256(_mm256_xor_ps(g, sign))));
+
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(silu, _mm256_loadu_ps(up + i)));
+    }
+}
+
+static void avx2_add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+}
+
+static void avx2_rope(float *x, const float *cos, const float *sin, uint32_t hd)
+{
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+
+    for (uint32_t i = 0; i < hd; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        __m256 c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cos + i / 2)), twice);
+        __m256 s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sin + i / 2)), twice);
+        __m256 swapped = _mm256_permute_ps(v, 0xb1);
+
+        /* Even lanes subtract, odd lanes add. */
+        _mm256_storeu_ps(x + i, _mm256_fmaddsub_ps(v, c, _mm256_mul_ps(swapped, s)));
+    }
+}
+
+static uint32_t avx2_argmax(const float *x, uint32_t n, int *ret_bad)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), largest = _mm256_set1_epi32(0x7f7fffff);
+    __m256i best_at = _mm256_setzero_si256(), bad = best_at, at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256 best = _mm256_set1_ps(-INFINITY);
+    uint32_t lane_at[8], found = UINT32_MAX;
+    float lane[8], max;
+
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i valid = first_lanes256(n - i);
+        __m256 v = _mm256_maskload_ps(x + i, valid);
+        __m256i a = _mm256_and_si256(_mm256_castps_si256(v), magnitude);
+        __m256 larger = _mm256_and_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), _mm256_castsi256_ps(valid));
+
+        bad = _mm256_or_si256(bad, _mm256_cmpgt_epi32(a, largest));
+        best = _mm256_blendv_ps(best, v, larger);
+        best_at = _mm256_blendv_epi8(best_at, at, _mm256_castps_si256(larger));
+        at = _mm256_add_epi32(at, _mm256_set1_epi32(8));
+    }
+    *ret_bad = _mm256_movemask_epi8(bad) != 0;
+    if (*ret_bad)
+        return 0;
+    max = max256(best);
+    _mm256_storeu_ps(lane, best);
+    _mm256_storeu_si256((void *)lane_at, best_at);
+    for (uint32_t l = 0; l < 8; l++)
+        if (lane[l] == max && lane_at[l] < found)
+            found = lane_at[l];
+    return found;
+}
+
+const struct cpu_kernels kernels_avx2 = {
+    .name = "avx2",
+    .matmul = avx2_matmul,
+    .quantize = avx2_quantize,
+    .rmsnorm = avx2_rmsnorm,
+    .swiglu = avx2_swiglu,
+    .add = avx2_add,
+    .rope = avx2_rope,
+    .kv_store = avx2_kv_store,
+    .attention = avx2_attention,
+    .attention_merge = avx2_attention_merge,
+    .argmax = avx2_argmax,
+    .exp_f32 = avx2_exp_f32,
+};

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows_avx512.c - kernels over one row of values, and the table of the AVX-512 variant.
+ */
+#include "kernels/variants.h"
+#include "kernels/x86/avx512.h"
+
+#include <math.h>
+
+static void avx512_exp_f32(float *y, const float *x, uint32_t n)
+{
+    uint32_t i = 0;
+
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(y + i, exp512(_mm512_loadu_ps(x + i)));
+    if (i < n) {
+        __mmask16 rest = (__mmask16)((1u << (n - i)) - 1);
+
+        _mm512_mask_storeu_ps(y + i, rest, exp512(_mm512_maskz_loadu_ps(rest, x + i)));
+    }
+}
+
+/* One block of 32: returns d, sets *ret_isum. */
+static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
+    __m512i a0 = _mm512_and_si512(_mm512_castps_si512(x0), magnitude);
+    __m512i a1 = _mm512_and_si512(_mm512_castps_si512(x1), magnitude);
+    /* As integers, magnitudes are ordered as the floats are, infinity and NaN on top. */
+    int32_t max_bits = _mm512_reduce_max_epi32(_mm512_max_epi32(a0, a1));
+    float max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max_bits)));
+    __m512i q0 = _mm512_setzero_si512(), q1 = q0;
+    float d = 0;
+
+    if (max_bits >= 0x7f800000) {
+        d = NAN;
+    } else if (max >= KERN_QUANT_MIN) {
+        __m512 scale = _mm512_set1_ps(127 / max);
+
+        q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, scale));
+        q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, scale));
+        d = max / 127;
+    }
+    *ret_isum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+    _mm_storeu_si128((void *)q, _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128((void *)(q + 16), _mm512_cvtepi32_epi8(q1));
+    return d;
+}
+
+static void avx512_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+{
+    size_t block0 = (size_t)r * (n / KERN_BLOCK);
+
+    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
+        size_t i = block0 + b;
+
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
+        out->sum[i] = out->d[i] * (float)out->isum[i];
+    }
+}
+
+static void avx512_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    __m512 lanes = _mm512_setzero_ps(), scale;
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_loadu_ps(x + i);
+
+        lanes = _mm512_fmadd_ps(v, v, lanes);
+    }
+    scale = _mm512_set1_ps(1 / sqrtf(tree512(lanes) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), scale);
+
+        _mm512_storeu_ps(y + i, _mm512_mul_ps(v, _mm512_loadu_ps(w + i)));
+    }
+}
+
+static void avx512_swiglu(float *y, const float *gate, const float *up, uint32_t n)
+{
+    const __m512 one = _mm512_set1_ps(1), sign = _mm512_set1_ps(-0.0f);
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 g = _mm512_loadu_ps(gate + i);
+        __m512 silu = _mm512_div_ps(g, _mm512_add_ps(one, exp512(_mm512_xor_ps(g, sign))));
+
+        _mm512_storeu_ps(y + i, _mm512_mul_ps(silu, _mm512_loadu_ps(up + i)));
+    }
+}
+
+static void avx512_add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        _mm512_storeu_ps(y + i, _mm512_add_ps(_mm512_loadu_ps(y + i), _mm512_loadu_ps(x + i)));
+}
+
+static void avx512_rope(float *x, const float *cos, const float *sin, uint32_t hd)
+{
+    const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+
+    for (uint32_t i = 0; i < hd; i += 16) {
+        __m512 v = _mm512_loadu_ps(x + i);
+        __m512 c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(cos + i / 2)));
+        __m512 s = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(sin + i / 2)));
+        __m512 swapped = _mm512_permute_ps(v, 0xb1);
+
+        /* Even lanes subtract, odd lanes add. */
+        _mm512_storeu_ps(x + i, _mm512_fmaddsub_ps(v, c, _mm512_mul_ps(swapped, s)));
+    }
+}
+
+static uint32_t avx512_argmax(const float *x, uint32_t n, int *ret_bad)
+{
+    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
+    __m512i magnitude = _mm512_set1_epi32(0x7fffffff), best_at = _mm512_setzero_si512();
+    __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512 best = _mm512_set1_ps(-INFINITY);
+    __mmask16 bad = 0, winners;
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+        __m512 v = _mm512_maskz_loadu_ps(valid, x + i);
+        __m512i a = _mm512_and_si512(_mm512_castps_si512(v), magnitude);
+        __mmask16 larger = _mm512_mask_cmp_ps_mask(valid, v, best, _CMP_GT_OQ);
+
+        bad = (__mmask16)(bad | _mm512_cmp_epi32_mask(a, infinity, _MM_CMPINT_NLT));
+        best = _mm512_mask_mov_ps(best, larger, v);
+        best_at = _mm512_mask_mov_epi32(best_at, larger, at);
+        at = _mm512_add_epi32(at, _mm512_set1_epi32(16));
+    }
+    *ret_bad = bad != 0;
+    if (bad)
+        return 0;
+    winners = _mm512_cmp_ps_mask(best, _mm512_set1_ps(_mm512_reduce_max_ps(best)), _CMP_EQ_OQ);
+    return _mm512_mask_reduce_min_epu32(winners, best_at);
+}
+
+const struct cpu_kernels kernels_avx512 = {
+    .name = "avx512",
+    .matmul = avx512_matmul,
+    .quantize = avx512_quantize,
+    .rmsnorm = avx512_rmsnorm,
+    .swiglu = avx512_swiglu,
+    .add = avx512_add,
+    .rope = avx512_rope,
+    .kv_store = avx512_kv_store,
+    .attention = avx512_attention,
+    .attention_merge = avx512_attention_merge,
+    .argmax = avx512_argmax,
+    .exp_f32 = avx512_exp_f32,
+};

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products: each variant against the reference bit for bit, and against sums in double with an
+ * error bound from the number of roundings (unit roundoff u = 2^-24; Higham 2002, section 3.1).
+ */
+#include "tests/kernels/kern_test.h"
+
+#include <math.h>
+#include <string.h>
+
+static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16, DTYPE_BF16, DTYPE_F32};
+#define N_TYPES 6
+
+/* A matrix and activations, every buffer ending at a forbidden page. */
+struct problem {
+    struct packed_matrix w;
+    struct quant_rows q;
+    uint8_t *data;
+    float *x;
+    uint32_t n, n_blocks;
+    size_t data_bytes;
+};
+
+static int is_float(enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+}
+
+/* One GGUF row of random quants with scales of sensible size. */
+static void random_row(uint8_t *row, enum dtype type, uint32_t n_cols, uint64_t *state)
+{
+    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK) / KERN_ROWS;
+
+    for (uint32_t b = 0; b < n_cols / KERN_BLOCK; b++) {
+        uint8_t *block = row + b * block_bytes;
+        uint16_t d = f32_to_f16(0.02f * random_float(state)), m = f32_to_f16(0.1f * random_float(state));
+
+        for (uint32_t i = 0; i < KERN_BLOCK && is_float(type); i++) {
+            float f = random_float(state);
+            uint16_t half = f32_to_f16(f);
+
+            if (type == DTYPE_F32)
+                memcpy(block + 4 * i, &f, 4);
+            else if (type == DTYPE_F16)
+                memcpy(block + 2 * i, &half, 2);
+            else
+                memcpy(block + 2 * i, (uint8_t *)&f + 2, 2);
+        }
+        if (is_float(type))
+            continue;
+        for (size_t i = 0; i < block_bytes; i++)
+            block[i] = (uint8_t)random_bits(state);
+        memcpy(block, &d, 2);
+        if (type == DTYPE_Q4_1)
+            memcpy(block + 2, &m, 2);
+    }
+}
+
+static void problem_init(struct problem *p, enum dtype type, uint32_t n_rows, uint32_t n_cols, uint32_t n)
+{
+    uint32_t n_groups = (n_rows + KERN_ROWS - 1) / KERN_ROWS;
+    size_t group_bytes = pack_group_bytes(type, n_cols), row_bytes = group_bytes / KERN_ROWS;
+    uint8_t *src = guard_alloc(n_rows * row_bytes, 1);
+    uint64_t state = n_rows * 1000003ull + n_cols * 101ull + n;
+
+    p->n = n;
+    p->n_blocks = n_cols / KERN_BLOCK;
+    p->data_bytes = n_groups * group_bytes;
+    p->data = guard_alloc(p->data_bytes, 32);
+    for (uint32_t r = 0; r < n_rows; r++)
+        random_row(src + r * row_bytes, type, n_cols, &state);
+    for (uint32_t g = 0; g < n_groups; g++)
+        pack_group(p->data + g * group_bytes, type, src, n_rows, n_cols, g * KERN_ROWS);
+    p->w = (struct packed_matrix){type, n_rows, n_cols, p->data};
+    guard_free(src, n_rows * row_bytes);
+
+    p->x = guard_alloc((size_t)n * n_cols * 4, 4);
+    p->q.n_cols = n_cols;
+    p->q.q = guard_alloc((size_t)n * n_cols, 1);
+    p->q.d = guard_alloc((size_t)n * p->n_blocks * 4, 4);
+    p->q.sum = guard_alloc((size_t)n * p->n_blocks * 4, 4);
+    p->q.isum = guard_alloc((size_t)n * p->n_blocks * 4, 4);
+    for (size_t i = 0; i < (size_t)n * n_cols; i++)
+        p->x[i] = 4 * random_float(&state) * random_float(&state);
+    for (uint32_t i = 0; i < n; i++)
+        ref->quantize(&p->q, i, p->x + (size_t)i * n_cols, n_cols);
+}
+
+static void problem_fini(struct problem *p)
+{
+    guard_free(p->data, p->data_bytes);
+    guard_free(p->x, (size_t)p->n * p->w.n_cols * 4);
+    guard_free(p->q.q, (size_t)p->n * p->w.n_cols);
+    guard_free(p->q.d, (size_t)p->n * p->n_blocks * 4);
+    guard_free(p->q.sum, (size_t)p->n * p->n_blocks * 4);
+    guard_free(p->q.isum, (size_t)p->n * p->n_blocks * 4);
+}
+
+/* Runs groups g0 .. g1 - 1 with n rows, as the contract allows it: the unused input is NULL. */
+static void run(const struct cpu_kernels *table, float *y, size_t y_stride, const struct problem *p, uint32_t g0,
+                uint32_t g1, uint32_t n)
+{
+    int floats = is_float(p->w.type);
+
+    table->matmul(y, y_stride, &p->w, g0, g1, floats ? NULL : &p->q, floats ? p->x : NULL, n);
+}
+
+static void check_against_ref(enum dtype type, uint32_t n_rows, uint32_t n_cols, uint32_t n_max,
+                              const uint32_t *n_list, uint32_t n_lists)
+{
+    uint32_t n_groups = (n_rows + KERN_ROWS - 1) / KERN_ROWS;
+    size_t bytes = (size_t)n_max * n_rows * 4;
+    float *expected = guard_alloc(bytes, 4);
+    struct problem p;
+
+    problem_init(&p, type, n_rows, n_cols, n_max);
+    run(ref, expected, n_rows, &p, 0, n_groups, n_max);
+    for (uint32_t i = 0; i < n_lists; i++) {
+        uint32_t n = n_list ? n_list[i] : i + 1;
+        size_t used = (size_t)n * n_rows * 4;
+        float *y = guard_alloc(used, 4);
+
+        run(kern, y, n_rows, &p, 0, n_groups, n);
+        ck_assert_same_floats(y, expected, (size_t)n * n_rows);
+        guard_free(y, used);
+    }
+    problem_fini(&p);
+    guard_free(expected, bytes);
+}
+
+START_TEST(every_tile_and_row_edge_gives_the_reference_bits)
+{
+    static const uint32_t rows[] = {1, 7, 8, 9, 15, 16, 17, 33, 48};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        check_against_ref(types[_i], rows[i], 32, 40, NULL, 40);
+        check_against_ref(types[_i], rows[i], 96, 40, NULL, 40);
+    }
+}
+END_TEST
+
+START_TEST(every_number_of_columns_gives_the_reference_bits)
+{
+    static const uint32_t n[] = {1, 2, 3, 4, 5, 8, 11, 12, 13, 15, 16, 17, 25};
+    static const uint32_t cols[] = {64, 160, 544, 576, 1504, 1536, 1568, 2048, 3104};
+
+    for (size_t i = 0; i < sizeof cols / sizeof cols[0]; i++)
+        check_against_ref(types[_i], 19, cols[i], 25, n, sizeof n / sizeof n[0]);
+}
+END_TEST
+
+START_TEST(only_the_rows_of_the_asked_groups_are_written)
+{
+    enum { ROWS = 75, STRIDE = 83, N = 18 };
+    size_t bytes = ((size_t)(N - 1) * STRIDE + ROWS) * 4;
+    float *expected = guard_alloc(bytes, 4), *y = guard_alloc(bytes, 4);
+    struct problem p;
+
+    problem_init(&p, types[_i], ROWS, 64, N);
+    run(ref, expected, STRIDE, &p, 0, 5, N);
+    for (uint32_t g0 = 0; g0 <= 5; g0++) {
+        for (uint32_t g1 = g0; g1 <= 5; g1++) {
+            uint32_t r0 = g0 * 16 < ROWS ? g0 * 16 : ROWS, r1 = g1 * 16 < ROWS ? g1 * 16 : ROWS;
+
+            memset(y, POISON, bytes);
+            run(kern, y, STRIDE, &p, g0, g1, N);
+            for (uint32_t i = 0; i < N; i++) {
+                float *row = y + (size_t)i * STRIDE;
+
+                ck_assert(is_poison(row, r0 * 4));
+                ck_assert_same_floats(row + r0, expected + (size_t)i * STRIDE + r0, r1 - r0);
+                ck_assert(is_poison(row + r1, ((i + 1 < N ? STRIDE : ROWS) - r1) * 4));
+            }
+        }
+    }
+    problem_fini(&p);
+    guard_free(expected, bytes);
+    guard_free(y, bytes);
+}
+END_TEST
+
+START_TEST(a_row_alone_gives_the_bits_it_gives_among_others)
+{
+    enum { ROWS = 40, COLS = 576, N = 37 };
+    float y[N][ROWS], alone[ROWS];
+    struct problem p;
+
+    problem_init(&p, types[_i], ROWS, COLS, N);
+    run(kern, y[0], ROWS, &p, 0, 3, N);
+    for (uint32_t i = 0; i < N; i++) {
+        size_t block = (size_t)i * p.n_blocks;
+        struct quant_rows one = {p.q.q + block * KERN_BLOCK, p.q.d + block, p.q.sum + block, p.q.isum + block, COLS};
+
+        kern->matmul(alone, ROWS, &p.w, 0, 3, &one, p.x + (size_t)i * COLS, 1);
+        ck_assert_same_floats(alone, y[i], ROWS);
+    }
+    problem_fini(&p);
+}
+END_TEST
+
+/* For one output: the sum in double of weights times (dequantised) activations, the sum of the magnitudes
+ * of what the kernel adds up, and how far quantisation may move the result. */
+struct exact {
+    double sum, magnitude, quantisation, unquantised;
+};
+
+static struct exact exact_dot(const struct problem *p, const float *w, uint32_t i)
+{
+    int floats = is_float(p->w.type);
+    struct exact e = {0, 0, 0, 0};
+
+    for (uint32_t b = 0; b < p->n_blocks; b++) {
+        size_t at = (size_t)i * p->n_blocks + b;
+        double d = (double)p->q.d[at];
+
+        for (uint32_t k = 0; k < KERN_BLOCK; k++) {
+            double weight = (double)w[b * KERN_BLOCK + k], x = (double)p->x[at * KERN_BLOCK + k];
+            double used = floats ? x : d * p->q.q[at * KERN_BLOCK + k];
+
+            e.sum += weight * used;
+            e.unquantised += weight * x;
+            e.quantisation += fabs(weight) * d * 0.50001;
+            /* 0.1: the largest minimum of a random Q4_1 block, added and taken off again within it */
+            e.magnitude += (fabs(weight) + (p->w.type == DTYPE_Q4_1 ? 0.2 : 0)) * fabs(used);
+        }
+    }
+    return e;
+}
+
+START_TEST(products_equal_sums_in_double_within_the_roundings)
+{
+    enum { ROWS = 20, COLS = 1536, N = 18 };
+    const double u = 0x1p-24;
+    float y[N][ROWS], w[COLS];
+    struct problem p;
+
+    problem_init(&p, types[_i], ROWS, COLS, N);
+    run(kern, y[0], ROWS, &p, 0, 2, N);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        packed_row(w, &p.w, r);
+        for (uint32_t i = 0; i < N; i++) {
+            struct exact e = exact_dot(&p, w, i);
+            double got = (double)y[i][r];
+            /* Floats: COLS / 4 fused steps and 2 sums. Integers: at most 2 fused steps a block, and 3
+             * roundings in their factors and in the dequantised weight itself. */
+            double bound = (is_float(types[_i]) ? COLS / 4 + 2 : 2 * COLS / KERN_BLOCK + 3) * u * e.magnitude;
+
+            ck_assert_msg(fabs(got - e.sum) <= bound, "row %u, %u: %g, expected %g +- %g", r, i, got, e.sum,
+                          bound);
+            if (!is_float(types[_i]))
+                ck_assert(fabs(got - e.unquantised) <= e.quantisation + bound);
+        }
+    }
+    problem_fini(&p);
+}
+END_TEST
+
+START_TEST(the_largest_products_do_not_saturate)
+{
+    /* w = -128 (as a file may have it) or 15, all q = 127 or -127; d = 1 on both sides: on paper
+     * 32 * w * q a block, exact in f32. */
+    static const struct {
+        enum dtype type;
+        uint8_t byte;
+        int weight;
+    } cases[] = {{DTYPE_Q8_0, 0x80, -128}, {DTYPE_Q8_0, 0x7f, 127}, {DTYPE_Q4_0, 0xff, 7},
+                 {DTYPE_Q4_0, 0x00, -8},   {DTYPE_Q4_1, 0xff, 15}};
+    enum { N = 18, COLS = 64 };
+
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        size_t row_bytes = pack_group_bytes(cases[c].type, COLS) / KERN_ROWS, block_bytes = row_bytes / 2;
+        uint8_t src[KERN_ROWS * 68];
+        _Alignas(64) uint8_t data[2 * 544];
+        float x[N][COLS], d[N][2], sum[N][2], y[N][KERN_ROWS];
+        _Alignas(64) int8_t q[N][COLS];
+        int32_t isum[N][2];
+        struct quant_rows rows = {q[0], d[0], sum[0], isum[0], COLS};
+        struct packed_matrix w = {cases[c].type, KERN_ROWS, COLS, data};
+
+        memset(src, cases[c].byte, sizeof src);
+        for (uint32_t b = 0; b < 2 * KERN_ROWS; b++)
+            memcpy(src + b * block_bytes, (uint8_t[]){0x00, 0x3c, 0, 0}, cases[c].type == DTYPE_Q4_1 ? 4 : 2);
+        pack_group(data, cases[c].type, src, KERN_ROWS, COLS, 0);
+        for (uint32_t i = 0; i < N; i++) {
+            for (uint32_t k = 0; k < COLS; k++)
+                x[i][k] = i % 2 ? -127 : 127;
+            ref->quantize(&rows, i, x[i], COLS);
+        }
+        kern->matmul(y[0], KERN_ROWS, &w, 0, 1, &rows, NULL, N);
+        for (uint32_t i = 0; i < N; i++)
+            for (uint32_t r = 0; r < KERN_ROWS; r++)
+                ck_assert(y[i][r] == (float)(COLS * cases[c].weight * (i % 2 ? -127 : 127)));
+    }
+}
+END_TEST
+
+START_TEST(a_nan_activation_reaches_every_output_of_its_row_only)
+{
+    enum { ROWS = 20, COLS = 96, N = 18 };
+    float y[N][ROWS];
+    struct problem p;
+
+    problem_init(&p, types[_i], ROWS, COLS, N);
+    p.x[3 * COLS + 70] = NAN;
+    ref->quantize(&p.q, 3, p.x + 3 * COLS, COLS);
+    run(kern, y[0], ROWS, &p, 0, 2, N);
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t r = 0; r < ROWS; r++)
+            ck_assert_int_eq(isnan(y[i][r]) != 0, i == 3);
+    problem_fini(&p);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("matmul");
+    TCase *tc = tcase_create("matmul");
+
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, every_tile_and_row_edge_gives_the_reference_bits, 0, N_TYPES);
+    tcase_add_loop_test(tc, every_number_of_columns_gives_the_reference_bits, 0, N_TYPES);
+    tcase_add_loop_test(tc, only_the_rows_of_the_asked_groups_are_written, 0, N_TYPES);
+    tcase_add_loop_test(tc, a_row_alone_gives_the_bits_it_gives_among_others, 0, N_TYPES);
+    tcase_add_loop_test(tc, products_equal_sums_in_double_within_the_roundings, 0, N_TYPES);
+    tcase_add_test(tc, the_largest_products_do_not_saturate);
+    tcase_add_loop_test(tc, a_nan_activation_reaches_every_output_of_its_row_only, 0, N_TYPES);
+    suite_add_tcase(suite, tc);
+    return kern_test_main(argc, argv, suite);
+}
