@@ -29,7 +29,7 @@
 
 #define LAG_POLL_NS 1000000u          /* a full ring is looked at again so often; clients ring no bell for it yet */
 #define QUIET_PASSES 16u
-#define STATS_NS 50000000u            /* figures are stored at most so often, and when the daemon falls asleep */
+#define STATS_NS 50000000u            /* while busy, figures are stored so often; and before the daemon falls asleep */
 #define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
 
 struct daemon {
@@ -60,6 +60,8 @@ struct daemon {
     uint32_t quiet;           /* passes without traffic */
     uint64_t drain_until_ns;
     uint64_t stats_at_ns;
+    uint64_t stats_clients;   /* attaches, detaches and refusals at the last store */
+    int stats_dirty;          /* requests came or went since */
     uint64_t rows, step_ns_sum, step_ns_last;
     volatile sig_atomic_t stop;
 };
@@ -266,6 +268,7 @@ static uint32_t hand_over(struct daemon *d)
         text_forget(job);
     }
     d->n_staged = 0;
+    d->stats_dirty |= n > 0;
     return n;
 }
 
@@ -306,6 +309,17 @@ static void stats_store(struct daemon *d, uint64_t now)
     tkr_stats_put(&page->step_ns_sum, d->step_ns_sum);
     tkr_stats_put(&page->step_ns_last, d->step_ns_last);
     d->stats_at_ns = now;
+    d->stats_dirty = 0;
+    d->stats_clients = ioc.attached + ioc.detached + ioc.refused;
+}
+
+/* A daemon may sleep for hours: what it last stored must be the truth. */
+static int stats_are_old(struct daemon *d)
+{
+    struct io_counts ioc;
+
+    io_counts(d->io, &ioc);
+    return d->stats_dirty || ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
 }
 
 static void step(struct daemon *d)
@@ -319,6 +333,7 @@ static void step(struct daemon *d)
     end = clock_ns();
     d->step_ns_last = end - begin;
     d->step_ns_sum += d->step_ns_last;
+    d->stats_dirty = 1;
     if (end - d->stats_at_ns > STATS_NS)
         stats_store(d, end);
 }
@@ -402,7 +417,7 @@ static int turn(struct daemon *d)
     if (++d->quiet % QUIET_PASSES)
         return 1;
     now = clock_ns();
-    if (now - d->stats_at_ns > STATS_NS)
+    if (stats_are_old(d))
         stats_store(d, now);
     io_sleep(d->io, sleep_until(d, now));
     publish_all(d);
