@@ -190,6 +190,18 @@ def the_files_that_the_readme_names_exist(files):
                 yield f"{page} names {name}"
 
 
+def each_function_in_the_life_of_a_request_is_where_the_page_says(_files):
+    path_in = re.compile(r"`((?:shm|runtime|kernels|clients)/[\w./-]+\.[ch])`")
+    for row in text("docs/architecture.md").splitlines():
+        if not re.match(r"\| \d+ \|", row):
+            continue
+        paths = [p for p in path_in.findall(row) if os.path.isfile(os.path.join(ROOT, p))]
+        sources = "\n".join(text(path) for path in paths)
+        for name in re.findall(r"`(\w+)\(\)`", row):
+            if not re.search(rf"^[a-z][\w \t*]*\b{name}\(", sources, re.MULTILINE):
+                yield f"{name}() is in none of {', '.join(paths)}"
+
+
 def scripts_are_executable_and_stop_at_the_first_error(files):
     for path in files:
         if not re.match(rb"^#!.*\bbash\b", read(path)[:80]):
@@ -246,6 +258,7 @@ RULES = [
     nothing_is_marked_as_unfinished,
     no_file_is_named_utils_common_misc_or_helpers,
     the_files_that_the_readme_names_exist,
+    each_function_in_the_life_of_a_request_is_where_the_page_says,
     scripts_are_executable_and_stop_at_the_first_error,
     every_setting_stands_in_the_example_configuration_with_its_default_and_range,
     shellcheck_finds_nothing_in_the_scripts,
