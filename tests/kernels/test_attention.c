@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over pages: each variant against the reference bit for bit, and against a plain softmax in
+ * double. Pages are separate buffers that end at forbidden pages, in no order.
+ */
+#include "tests/kernels/kern_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#define N_PAGES   (KERN_SPLIT / KERN_PAGE)
+#define GROUP_MAX 9
+#define HD_MAX    256
+
+/* Keys and values of one split, pages of the halves that `keys` and `values` hold as floats. */
+struct cache {
+    uint32_t hd;
+    uint16_t *k[N_PAGES], *v[N_PAGES];
+    float *q;                                 /* [GROUP_MAX][hd] */
+};
+
+static float keys[KERN_SPLIT][HD_MAX], values[KERN_SPLIT][HD_MAX];
+
+static void cache_init(struct cache *c, uint32_t hd, uint64_t seed)
+{
+    size_t page_bytes = (size_t)KERN_PAGE * hd * 2;
+    uint64_t state = seed;
+
+    c->hd = hd;
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        c->k[i] = guard_alloc(page_bytes, 64);
+        c->v[i] = guard_alloc(page_bytes, 64);
+        memset(c->k[i], 0xff, page_bytes); /* NaN: what a page held before must never show */
+        memset(c->v[i], 0xff, page_bytes);
+    }
+    for (uint32_t p = 0; p < KERN_SPLIT; p++) {
+        for (uint32_t d = 0; d < hd; d++) {
+            keys[p][d] = f16_to_f32(f32_to_f16(2 * random_float(&state)));
+            values[p][d] = f16_to_f32(f32_to_f16(random_float(&state)));
+        }
+    }
+    c->q = guard_alloc(GROUP_MAX * hd * sizeof *c->q, 4);
+    for (uint32_t i = 0; i < GROUP_MAX * hd; i++)
+        c->q[i] = 2 * random_float(&state);
+}
+
+/* Fills positions p0 .. p1 - 1 by the kernel under test. */
+static void cache_fill(struct cache *c, uint32_t p0, uint32_t p1)
+{
+    for (uint32_t p = p0; p < p1; p++)
+        kern->kv_store(c->k[p / KERN_PAGE], c->v[p / KERN_PAGE], p % KERN_PAGE, keys[p], values[p], c->hd);
+}
+
+static void cache_fini(struct cache *c)
+{
+    size_t page_bytes = (size_t)KERN_PAGE * c->hd * 2;
+
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        guard_free(c->k[i], page_bytes);
+        guard_free(c->v[i], page_bytes);
+    }
+    guard_free(c->q, GROUP_MAX * c->hd * sizeof *c->q);
+}
+
+struct partial {
+    float o[GROUP_MAX * HD_MAX], m[GROUP_MAX], sum[GROUP_MAX];
+};
+
+static void attend(const struct cpu_kernels *table, struct partial *out, const struct cache *c, uint32_t n_pos,
+                   uint32_t group, float scale)
+{
+    table->attention(out->o, out->m, out->sum, c->q, (const uint16_t *const *)c->k, (const uint16_t *const *)c->v,
+                     n_pos, group, c->hd, scale);
+}
+
+static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
+#define N_DIMS 8
+
+START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
+{
+    static const uint32_t counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100, 128, 129, 511, 512};
+    uint32_t hd = dims[_i], filled = 0;
+    static struct partial actual, expected;
+    struct cache c;
+
+    cache_init(&c, hd, hd);
+    for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        cache_fill(&c, filled, counts[i]);
+        filled = counts[i];
+        for (uint32_t group = 1; group <= GROUP_MAX; group++) {
+            memset(&actual, POISON, sizeof actual);
+            memset(&expected, POISON, sizeof expected);
+            attend(ref, &expected, &c, counts[i], group, 0.125f);
+            attend(kern, &actual, &c, counts[i], group, 0.125f);
+            ck_assert_same_floats(actual.o, expected.o, group * hd);
+            ck_assert_mem_eq(actual.m, expected.m, sizeof actual.m);
+            ck_assert_mem_eq(actual.sum, expected.sum, sizeof actual.sum);
+            ck_assert(is_poison(actual.o + group * hd, sizeof actual.o - group * hd * sizeof *actual.o));
+        }
+    }
+    cache_fini(&c);
+}
+END_TEST
+
+/* Softmax attention of head h in double over the first n positions. */
+static void exact_attention(double *out, const struct cache *c, uint32_t h, uint32_t n, double scale)
+{
+    static double weight[KERN_SPLIT];
+    double max = -INFINITY, total = 0;
+
+    for (uint32_t p = 0; p < n; p++) {
+        weight[p] = 0;
+        for (uint32_t d = 0; d < c->hd; d++)
+            weight[p] += (double)c->q[h * c->hd + d] * (double)keys[p][d] * scale;
+        max = fmax(max, weight[p]);
+    }
+    memset(out, 0, c->hd * sizeof *out);
+    for (uint32_t p = 0; p < n; p++) {
+        weight[p] = exp(weight[p] - max);
+        total += weight[p];
+        for (uint32_t d = 0; d < c->hd; d++)
+            out[d] += weight[p] * (double)values[p][d];
+    }
+    for (uint32_t d = 0; d < c->hd; d++)
+        out[d] /= total;
+}
+
+START_TEST(attention_equals_softmax_in_double)
+{
+    static const uint32_t counts[] = {1, 5, 64, 100, 512};
+    uint32_t hd = dims[_i];
+    static struct partial part;
+    static float out[GROUP_MAX * HD_MAX];
+    double exact[HD_MAX];
+    struct cache c;
+
+    cache_init(&c, hd, hd + 1);
+    cache_fill(&c, 0, KERN_SPLIT);
+    for (uint32_t i = 0; i < 5; i++) {
+        attend(kern, &part, &c, counts[i], 3, 0.125f);
+        kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, hd);
+        for (uint32_t h = 0; h < 3; h++) {
+            exact_attention(exact, &c, h, counts[i], 0.125);
+            /* |V| <= 1. A score of at most hd / 2 terms of 4 in each chain, times 1/8, is off by up to
+             * hd / 2 * 2^-24 * hd / 2: a weight's relative error, twice (sum), plus 512 + 8 roundings
+             * and exp's 2^-22. */
+            for (uint32_t d = 0; d < hd; d++)
+                ck_assert(fabs((double)out[h * hd + d] - exact[d]) <= (hd * hd / 2.0 + 600) * 0x1p-24);
+        }
+    }
+    cache_fini(&c);
+}
+END_TEST
+
+START_TEST(what_lies_beyond_the_positions_never_shows)
+{
+    static const uint16_t stale[] = {0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xffff}; /* NaN, infinities, 65504, NaN */
+    static struct partial actual, expected;
+    struct cache c;
+
+    cache_init(&c, 64, 3);
+    cache_fill(&c, 0, 150);
+    attend(kern, &expected, &c, 150, 3, 0.125f); /* beyond: 0xff bytes, NaN */
+    for (uint32_t s = 0; s < 5; s++) {
+        for (uint32_t p = 150; p < 192; p++) {
+            for (uint32_t d = 0; d < 64; d++) {
+                c.k[2][(p % 64 / 16 * 64 + d) * 16 + p % 16] = stale[s];
+                c.v[2][p % 64 * 64 + d] = stale[s];
+            }
+        }
+        attend(kern, &actual, &c, 150, 3, 0.125f);
+        ck_assert_mem_eq(&actual, &expected, sizeof actual);
+    }
+    for (uint32_t i = 0; i < 3 * 64; i++)
+        ck_assert(isfinite(actual.o[i]));
+    cache_fini(&c);
+}
+END_TEST
+
+START_TEST(a_nan_key_makes_its_heads_nan)
+{
+    static struct partial part;
+    static float out[3 * 64];
+    struct cache c;
+
+    cache_init(&c, 64, 3);
+    cache_fill(&c, 0, 100);
+    c.k[1][5 * 16 + 3] = 0x7e00; /* position 67, d = 5 */
+    attend(kern, &part, &c, 100, 3, 0.125f);
+    kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, 64);
+    for (uint32_t i = 0; i < 3 * 64; i++)
+        ck_assert(isnan(part.o[i]) && isnan(out[i]));
+    cache_fini(&c);
+}
+END_TEST
+
+START_TEST(equal_scores_of_either_zero_give_the_reference_bits)
+{
+    static struct partial actual, expected;
+    struct cache c;
+
+    cache_init(&c, 64, 3);
+    cache_fill(&c, 0, 70);
+    for (uint32_t i = 0; i < 3 * 64; i++)
+        c.q[i] = i % 2 ? 0 : -0.0f;
+    attend(ref, &expected, &c, 70, 3, -0.125f);
+    attend(kern, &actual, &c, 70, 3, -0.125f);
+    ck_assert_mem_eq(&actual, &expected, sizeof actual);
+    cache_fini(&c);
+}
+END_TEST
+
+START_TEST(merged_splits_equal_softmax_in_double)
+{
+    /* Three splits of one cache: positions 0 .. 127, 128 .. 383, 384 .. 447, by their pages. */
+    static const uint32_t first[] = {0, 2, 6}, n_pos[] = {128, 256, 64};
+    static float o[3][3 * 64], m[3][3], sum[3][3], out[3 * 64], expected[3 * 64];
+    double exact[HD_MAX];
+    struct cache c;
+
+    cache_init(&c, 64, 9);
+    cache_fill(&c, 0, 448);
+    for (uint32_t i = 0; i < 3; i++)
+        kern->attention(o[i], m[i], sum[i], c.q, (const uint16_t *const *)c.k + first[i],
+                        (const uint16_t *const *)c.v + first[i], n_pos[i], 3, 64, 0.125f);
+    ref->attention_merge(expected, o[0], m[0], sum[0], 3, 3, 64);
+    kern->attention_merge(out, o[0], m[0], sum[0], 3, 3, 64);
+    ck_assert_mem_eq(out, expected, sizeof out);
+    for (uint32_t h = 0; h < 3; h++) {
+        exact_attention(exact, &c, h, 448, 0.125);
+        for (uint32_t d = 0; d < 64; d++) /* bound as above */
+            ck_assert(fabs((double)out[h * 64 + d] - exact[d]) <= (64 * 64 / 2.0 + 600) * 0x1p-24);
+    }
+    cache_fini(&c);
+}
+END_TEST
+
+START_TEST(merge_gives_the_reference_bits_for_any_shape)
+{
+    static float o[5 * GROUP_MAX * HD_MAX], m[5 * GROUP_MAX], sum[5 * GROUP_MAX];
+    static float out[GROUP_MAX * HD_MAX], expected[GROUP_MAX * HD_MAX];
+    uint64_t state = 4;
+
+    for (uint32_t i = 0; i < sizeof o / sizeof o[0]; i++)
+        o[i] = random_float(&state);
+    for (uint32_t i = 0; i < sizeof m / sizeof m[0]; i++) {
+        m[i] = 50 * random_float(&state);
+        sum[i] = 2 + random_float(&state);
+    }
+    for (uint32_t n_split = 1; n_split <= 5; n_split++) {
+        for (uint32_t group = 1; group <= GROUP_MAX; group++) {
+            memset(out, POISON, sizeof out);
+            memset(expected, POISON, sizeof expected);
+            ref->attention_merge(expected, o, m, sum, n_split, group, dims[_i]);
+            kern->attention_merge(out, o, m, sum, n_split, group, dims[_i]);
+            ck_assert_mem_eq(out, expected, sizeof out);
+        }
+    }
+}
+END_TEST
+
+START_TEST(kv_store_puts_each_half_where_the_contract_says)
+{
+    uint32_t hd = dims[_i];
+    size_t page_bytes = (size_t)KERN_PAGE * hd * 2;
+    uint64_t state = hd;
+    float k[HD_MAX], v[HD_MAX];
+
+    for (uint32_t slot = 0; slot < KERN_PAGE; slot += 7) {
+        uint16_t *k_page = guard_alloc(page_bytes, 64), *v_page = guard_alloc(page_bytes, 64);
+
+        for (uint32_t d = 0; d < hd; d++) { /* any bits at all: also NaN, subnormal, beyond half's range */
+            uint32_t k_bits = (uint32_t)random_bits(&state), v_bits = (uint32_t)random_bits(&state);
+
+            memcpy(&k[d], &k_bits, 4);
+            memcpy(&v[d], &v_bits, 4);
+            if (d % 2) {
+                k[d] = 70000 * random_float(&state);
+                v[d] = 1e-6f * random_float(&state);
+            }
+        }
+        kern->kv_store(k_page, v_page, slot, k, v, hd);
+        for (uint32_t p = 0; p < KERN_PAGE; p++) {
+            for (uint32_t d = 0; d < hd; d++) {
+                uint16_t in_k = k_page[p / 16 * hd * 16 + d * 16 + p % 16], in_v = v_page[p * hd + d];
+
+                ck_assert_uint_eq(in_k, p == slot ? f32_to_f16(k[d]) : POISON * 257);
+                ck_assert_uint_eq(in_v, p == slot ? f32_to_f16(v[d]) : POISON * 257);
+            }
+        }
+        guard_free(k_page, page_bytes);
+        guard_free(v_page, page_bytes);
+    }
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("attention");
+    TCase *tc = tcase_create("attention");
+
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, every_number_of_positions_and_heads_gives_the_reference_bits, 0, N_DIMS);
+    tcase_add_loop_test(tc, attention_equals_softmax_in_double, 0, N_DIMS);
+    tcase_add_test(tc, what_lies_beyond_the_positions_never_shows);
+    tcase_add_test(tc, a_nan_key_makes_its_heads_nan);
+    tcase_add_test(tc, equal_scores_of_either_zero_give_the_reference_bits);
+    tcase_add_test(tc, merged_splits_equal_softmax_in_double);
+    tcase_add_loop_test(tc, merge_gives_the_reference_bits_for_any_shape, 0, N_DIMS);
+    tcase_add_loop_test(tc, kv_store_puts_each_half_where_the_contract_says, 0, N_DIMS);
+    suite_add_tcase(suite, tc);
+    return kern_test_main(argc, argv, suite);
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels over one row of values: each variant against the reference bit for bit, and against libm in
+ * double with bounds from the number of roundings (unit roundoff u = 2^-24).
+ */
+#include "tests/kernels/kern_test.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+static const uint32_t lengths[] = {16, 32, 48, 64, 80, 128, 576, 1536, 2048};
+#define N_LENGTHS 9
+#define LENGTH_MAX 2048
+
+/* n random floats up to `scale`, the last of them before a forbidden page. */
+static float *random_floats(uint32_t n, float scale, uint64_t *state)
+{
+    float *x = guard_alloc(n * sizeof *x, 4);
+
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = scale * random_float(state);
+    return x;
+}
+
+static float float_of_bits(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Special values and values at the edges of the functions' branches. */
+static const float special[] = {0,
+                                -0.0f,
+                                1e-45f,
+                                -1e-40f,
+                                1.17549435e-38f,
+                                3.4e38f,
+                                -3.4e38f,
+                                INFINITY,
+                                -INFINITY,
+                                NAN,
+                                -87.33f,
+                                -87.330009f,
+                                -87.4f,
+                                88.37f,
+                                88.370009f,
+                                88.8f,
+                                0.34657359f,
+                                -0.34657359f,
+                                65504,
+                                65520,
+                                5.9604645e-8f,
+                                2.9802322e-8f};
+#define N_SPECIAL 22
+
+START_TEST(exp_is_within_2_to_the_minus_22_of_libm)
+{
+    float x[1024], y[1024];
+
+    for (uint32_t i = 0; i < 1024; i++) {
+        for (uint32_t j = 0; j < 1024; j++)
+            x[j] = (float)(-87.33 + (88.37 + 87.33) * (i * 1024 + j) / (1 << 20));
+        kern->exp_f32(y, x, 1024);
+        for (uint32_t j = 0; j < 1024; j++) {
+            double expected = exp((double)x[j]);
+
+            ck_assert_msg(fabs((double)y[j] / expected - 1) < 0x1p-22, "exp(%a) = %a", (double)x[j], (double)y[j]);
+        }
+    }
+}
+END_TEST
+
+START_TEST(exp_of_tiny_values_is_within_2_to_the_minus_22_of_libm)
+{
+    float x[256], y[256];
+
+    for (uint32_t i = 0; i < 256; i++)
+        x[i] = ldexpf(i % 2 ? 1.37f : -1.37f, -(int)(i / 2));
+    kern->exp_f32(y, x, 256);
+    for (uint32_t i = 0; i < 256; i++)
+        ck_assert(fabs((double)y[i] / exp((double)x[i]) - 1) < 0x1p-22);
+}
+END_TEST
+
+START_TEST(exp_has_the_limits_of_its_contract)
+{
+    static const float x[] = {0, -0.0f, -87.34f, -1e30f, -INFINITY, 88.38f, INFINITY, NAN};
+    float y[8];
+
+    kern->exp_f32(y, x, 8);
+    ck_assert(y[0] == 1 && y[1] == 1);
+    ck_assert(y[2] == 0 && y[3] == 0 && y[4] == 0);
+    ck_assert(isinf(y[5]) && isinf(y[6]) && y[5] > 0 && y[6] > 0);
+    ck_assert(isnan(y[7]));
+}
+END_TEST
+
+START_TEST(exp_of_a_nan_is_a_nan_whatever_its_payload)
+{
+    for (uint32_t payload = 1; payload < 1 << 23; payload += 0xfff) {
+        float x = float_of_bits(0x7f800000 | payload), y;
+
+        kern->exp_f32(&y, &x, 1);
+        ck_assert(isnan(y));
+    }
+}
+END_TEST
+
+START_TEST(exp_gives_the_reference_bits_for_any_length)
+{
+    uint64_t state = 1;
+
+    for (uint32_t n = 1; n <= 70; n++) {
+        float *x = random_floats(n, 90, &state), *y = guard_alloc(n * 4, 4), expected[70];
+
+        for (uint32_t i = 0; i < n; i++)
+            if (random_bits(&state) % 4 == 0)
+                x[i] = special[random_bits(&state) % N_SPECIAL];
+        ref->exp_f32(expected, x, n);
+        kern->exp_f32(y, x, n);
+        ck_assert_same_floats(y, expected, n);
+        kern->exp_f32(x, x, n);
+        ck_assert_same_floats(x, expected, n);
+        guard_free(x, n * 4);
+        guard_free(y, n * 4);
+    }
+}
+END_TEST
+
+struct quantised {
+    int8_t q[3][LENGTH_MAX];
+    float d[3][LENGTH_MAX / 32], sum[3][LENGTH_MAX / 32];
+    int32_t isum[3][LENGTH_MAX / 32];
+};
+
+static void quantise(const struct cpu_kernels *table, struct quantised *out, uint32_t r, const float *x, uint32_t n)
+{
+    struct quant_rows rows = {out->q[0], out->d[0], out->sum[0], out->isum[0], n};
+
+    table->quantize(&rows, r, x, n);
+}
+
+START_TEST(quantize_gives_the_reference_bits_and_touches_its_row_only)
+{
+    uint32_t n = 32 * (uint32_t)(_i + 1), n_blocks = n / 32;
+    uint64_t state = (uint64_t)_i;
+    float *x = random_floats(n, 3, &state);
+    static struct quantised actual, expected;
+
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        float scale = ldexpf(1, (int)(random_bits(&state) % 250) - 125); /* also below KERN_QUANT_MIN */
+
+        for (uint32_t i = 0; i < 32; i++)
+            x[32 * b + i] = b % 7 == 6 ? special[random_bits(&state) % N_SPECIAL] : x[32 * b + i] * scale;
+    }
+    memset(&actual, POISON, sizeof actual);
+    memset(&expected, POISON, sizeof expected);
+    quantise(ref, &expected, 1, x, n);
+    quantise(kern, &actual, 1, x, n);
+    ck_assert_mem_eq(actual.q, expected.q, sizeof actual.q);
+    ck_assert_mem_eq(actual.isum, expected.isum, sizeof actual.isum);
+    ck_assert_same_floats(actual.d[0], expected.d[0], 3 * n_blocks);
+    ck_assert_same_floats(actual.sum[0], expected.sum[0], 3 * n_blocks);
+    ck_assert(is_poison(actual.q[0], n) && is_poison(actual.q[0] + 2 * n, n));
+    ck_assert(is_poison(actual.d[0], 4 * n_blocks) && is_poison(actual.d[0] + 2 * n_blocks, 4 * n_blocks));
+    guard_free(x, n * 4);
+}
+END_TEST
+
+START_TEST(quantised_values_are_within_half_a_step)
+{
+    uint64_t state = 7;
+    float *x = random_floats(LENGTH_MAX, 5, &state);
+    static struct quantised out;
+
+    quantise(kern, &out, 0, x, LENGTH_MAX);
+    for (uint32_t b = 0; b < LENGTH_MAX / 32; b++) {
+        double d = (double)out.d[0][b], max = 0;
+        int isum = 0;
+
+        for (uint32_t i = 32 * b; i < 32 * b + 32; i++) {
+            max = fmax(max, fabs((double)x[i]));
+            isum += out.q[0][i];
+            ck_assert(fabs(d * out.q[0][i] - (double)x[i]) <= d * 0.5001);
+            ck_assert_int_ge(out.q[0][i], -127);
+        }
+        ck_assert(fabs(d * 127 / max - 1) < 0x1p-23);
+        ck_assert_int_eq(out.isum[0][b], isum);
+        ck_assert(out.sum[0][b] == out.d[0][b] * (float)isum);
+    }
+    guard_free(x, LENGTH_MAX * 4);
+}
+END_TEST
+
+START_TEST(quantize_rounds_ties_to_even)
+{
+    /* max = 127, so scale = 1 and q is the value itself, rounded: IEEE 754 roundTiesToEven */
+    float x[32] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, 125.5f, 0.50001f, -127};
+    static const int8_t expected[11] = {127, 0, 2, 2, 0, -2, -2, 126, 126, 1, -127};
+    static struct quantised out;
+
+    quantise(kern, &out, 0, x, 32);
+    ck_assert_mem_eq(out.q[0], expected, sizeof expected);
+    ck_assert(out.d[0][0] == 1);
+}
+END_TEST
+
+START_TEST(quantize_marks_a_block_with_nan_or_infinity)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    float x[64] = {1, 2, 3};
+    static struct quantised out;
+
+    for (uint32_t i = 0; i < 3 * 32; i++) {
+        memset(x + 32, 0, 32 * sizeof *x);
+        x[32 + i / 3] = bad[i % 3];
+        quantise(kern, &out, 0, x, 64);
+        ck_assert(out.d[0][0] > 0);
+        ck_assert(isnan(out.d[0][1]) && isnan(out.sum[0][1]));
+        ck_assert_int_eq(out.isum[0][1], 0);
+        for (uint32_t k = 32; k < 64; k++)
+            ck_assert_int_eq(out.q[0][k], 0);
+    }
+}
+END_TEST
+
+START_TEST(quantize_of_zeros_is_zero)
+{
+    float x[64] = {0, -0.0f, 1e-31f};
+    static struct quantised out;
+
+    quantise(kern, &out, 0, x, 64);
+    for (uint32_t b = 0; b < 2; b++)
+        ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b] == 0 && out.q[0][b] == 0);
+}
+END_TEST
+
+START_TEST(rmsnorm_gives_the_reference_bits_and_the_norm)
+{
+    uint32_t n = lengths[_i];
+    uint64_t state = n;
+    float *x = random_floats(n, 3, &state), *w = random_floats(n, 2, &state), *y = guard_alloc(n * 4, 4);
+    float expected[LENGTH_MAX];
+    double squares = 0, scale;
+
+    for (uint32_t i = 0; i < n; i++)
+        squares += (double)x[i] * (double)x[i];
+    scale = 1 / sqrt(squares / n + 1e-5);
+    ref->rmsnorm(expected, x, w, n, 1e-5f);
+    kern->rmsnorm(y, x, w, n, 1e-5f);
+    ck_assert_same_floats(y, expected, n);
+    /* n / 16 + 4 roundings in the sum, halved by the root, and six more */
+    for (uint32_t i = 0; i < n; i++) {
+        double exact = (double)x[i] * scale * (double)w[i];
+
+        ck_assert(fabs((double)y[i] - exact) <= fabs(exact) * (n / 32 + 8) * 0x1p-24);
+    }
+    kern->rmsnorm(x, x, w, n, 1e-5f);
+    ck_assert_same_floats(x, expected, n);
+    guard_free(x, n * 4);
+    guard_free(w, n * 4);
+    guard_free(y, n * 4);
+}
+END_TEST
+
+START_TEST(swiglu_gives_the_reference_bits_and_the_function)
+{
+    uint32_t n = lengths[_i];
+    uint64_t state = n;
+    float *gate = random_floats(n, 20, &state), *up = random_floats(n, 2, &state), *y = guard_alloc(n * 4, 4);
+    float expected[LENGTH_MAX];
+
+    ref->swiglu(expected, gate, up, n);
+    kern->swiglu(y, gate, up, n);
+    ck_assert_same_floats(y, expected, n);
+    for (uint32_t i = 0; i < n; i++) {
+        double exact = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
+
+        ck_assert(fabs((double)y[i] - exact) <= fabs(exact) * 0x1p-21); /* exp 2^-22, and three roundings */
+    }
+    for (uint32_t i = 0; i < n; i++)
+        gate[i] = i < N_SPECIAL ? special[i] : 100 * gate[i];
+    ref->swiglu(expected, gate, up, n);
+    kern->swiglu(gate, gate, up, n);
+    ck_assert_same_floats(gate, expected, n);
+    guard_free(gate, n * 4);
+    guard_free(up, n * 4);
+    guard_free(y, n * 4);
+}
+END_TEST
+
+START_TEST(add_adds)
+{
+    uint32_t n = lengths[_i];
+    uint64_t state = n;
+    float *x = random_floats(n, 3, &state), *y = random_floats(n, 2, &state), expected[LENGTH_MAX];
+
+    for (uint32_t i = 0; i < n; i++)
+        expected[i] = x[i] + y[i];
+    kern->add(y, x, n);
+    ck_assert_same_floats(y, expected, n);
+    guard_free(x, n * 4);
+    guard_free(y, n * 4);
+}
+END_TEST
+
+START_TEST(rope_gives_the_reference_bits_and_rotates_pairs)
+{
+    static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
+    uint32_t hd = dims[_i];
+    uint64_t state = hd;
+    float *x = random_floats(hd, 3, &state), *c = random_floats(hd / 2, 1, &state), *s = random_floats(hd / 2, 1, &state);
+    float before[256], expected[256];
+
+    for (uint32_t i = 0; i < hd / 2; i++) {
+        double angle = 3.2 * (double)random_float(&state);
+
+        c[i] = (float)cos(angle);
+        s[i] = (float)sin(angle);
+    }
+    memcpy(before, x, hd * sizeof *x);
+    memcpy(expected, x, hd * sizeof *x);
+    ref->rope(expected, c, s, hd);
+    kern->rope(x, c, s, hd);
+    ck_assert_same_floats(x, expected, hd);
+    for (uint32_t i = 0; i < hd / 2; i++) {
+        double x0 = (double)before[2 * i], x1 = (double)before[2 * i + 1], size = fabs(x0) + fabs(x1);
+
+        ck_assert(fabs((double)x[2 * i] - (x0 * (double)c[i] - x1 * (double)s[i])) <= size * 0x1p-23);
+        ck_assert(fabs((double)x[2 * i + 1] - (x0 * (double)s[i] + x1 * (double)c[i])) <= size * 0x1p-23);
+    }
+    guard_free(x, hd * 4);
+    guard_free(c, hd / 2 * 4);
+    guard_free(s, hd / 2 * 4);
+}
+END_TEST
+
+START_TEST(argmax_finds_the_lowest_index_of_the_largest)
+{
+    uint64_t state = 5;
+
+    for (uint32_t n = 1; n <= 100; n++) {
+        float *x = random_floats(n, 1, &state);
+        uint32_t at = (uint32_t)(random_bits(&state) % n);
+        int bad = 7;
+
+        for (uint32_t i = at; i < n; i += 3) /* several equal ones, the first at `at` */
+            x[i] = 2;
+        ck_assert_uint_eq(kern->argmax(x, n, &bad), at);
+        ck_assert_int_eq(bad, 0);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = i % 2 ? 0 : -0.0f; /* equal as numbers */
+        ck_assert_uint_eq(kern->argmax(x, n, &bad), 0);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = -FLT_MAX;
+        ck_assert_uint_eq(kern->argmax(x, n, &bad), 0);
+        ck_assert_int_eq(bad, 0);
+        guard_free(x, n * 4);
+    }
+}
+END_TEST
+
+START_TEST(argmax_sees_every_nan_and_infinity)
+{
+    static const float bad_values[] = {NAN, INFINITY, -INFINITY, -NAN};
+    uint64_t state = 5;
+    float *x = random_floats(99, 1, &state);
+
+    for (uint32_t i = 0; i < 99; i++) {
+        for (uint32_t k = 0; k < 4; k++) {
+            float old = x[i];
+            int bad = 0;
+
+            x[i] = bad_values[k];
+            ck_assert_uint_eq(kern->argmax(x, 99, &bad), 0);
+            ck_assert_int_eq(bad, 1);
+            x[i] = old;
+        }
+    }
+    guard_free(x, 99 * 4);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("rows");
+    TCase *tc = tcase_create("rows");
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, exp_is_within_2_to_the_minus_22_of_libm);
+    tcase_add_test(tc, exp_of_tiny_values_is_within_2_to_the_minus_22_of_libm);
+    tcase_add_test(tc, exp_has_the_limits_of_its_contract);
+    tcase_add_test(tc, exp_of_a_nan_is_a_nan_whatever_its_payload);
+    tcase_add_test(tc, exp_gives_the_reference_bits_for_any_length);
+    tcase_add_loop_test(tc, quantize_gives_the_reference_bits_and_touches_its_row_only, 0, 18);
+    tcase_add_test(tc, quantised_values_are_within_half_a_step);
+    tcase_add_test(tc, quantize_rounds_ties_to_even);
+    tcase_add_test(tc, quantize_marks_a_block_with_nan_or_infinity);
+    tcase_add_test(tc, quantize_of_zeros_is_zero);
+    tcase_add_loop_test(tc, rmsnorm_gives_the_reference_bits_and_the_norm, 0, N_LENGTHS);
+    tcase_add_loop_test(tc, swiglu_gives_the_reference_bits_and_the_function, 0, N_LENGTHS);
+    tcase_add_loop_test(tc, add_adds, 0, N_LENGTHS);
+    tcase_add_loop_test(tc, rope_gives_the_reference_bits_and_rotates_pairs, 0, 8);
+    tcase_add_test(tc, argmax_finds_the_lowest_index_of_the_largest);
+    tcase_add_test(tc, argmax_sees_every_nan_and_infinity);
+    suite_add_tcase(suite, tc);
+    return kern_test_main(argc, argv, suite);
+}
