@@ -99,6 +99,7 @@ static void job_end(struct daemon *d, uint32_t i)
     job->req = NULL;
     job->alive = 0;
     d->alive[i] = d->alive[--d->n_alive];
+    d->stats_dirty = 1;
 }
 
 /* ---- output ------------------------------------------------------------------------------------- */

@@ -97,9 +97,12 @@ static int head_apply(struct intake *in, struct request *req, const struct tkr_p
     if (err < 0)
         return err;
     req->sampling = (struct sampling){
-        .temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
-    if (p->flags & TKR_PARAM_SEED)
-        req->sampling.seed = p->seed;
+        .seed = p->flags & TKR_PARAM_SEED ? p->seed : req->sampling.seed,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .top_k = p->top_k,
+    };
     req->ignore_eos = (p->flags & TKR_PARAM_IGNORE_EOS) != 0;
     req->stamp[TKR_STAMP_SUBMIT] = p->submit_ns;
     return 0;
