@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/deps, tools/fetch-model and the options of the other scripts, with apt and pip played by stubs.
+"""tools/deps, tools/fetch-model and tools/quickstart, with apt, pip and the daemon played by stubs.
 
 Usage: test_scripts.py SOURCE_ROOT. Prints TAP. Reaches no network and installs nothing.
 """
@@ -149,6 +149,57 @@ def fetch_model_does_not_know_other_names(_folder):
     assert code == 2 and not out and "'gpt-5'" in err, (code, out, err)
 
 
+DAEMON_STUB = """#!/bin/bash
+echo "daemon says hello"
+sleep 600 &
+trap 'kill $!; echo term >>{folder}/daemon.log; exit 0' TERM
+touch {folder}/ready
+wait
+"""
+
+
+def quickstart(folder, daemon=None, answer="Paris.", run_code=0):
+    """Runs a copy of quickstart with stubs for everything it calls."""
+    root = os.path.join(folder, "copy")
+    os.makedirs(os.path.join(root, "tools"))
+    os.makedirs(os.path.join(root, "build/bin"))
+    shutil.copy(os.path.join(ROOT, "tools/quickstart"), os.path.join(root, "tools/quickstart"))
+    stub(os.path.join(root, "tools"), "build", "#!/bin/sh\necho building >&2\n")
+    stub(os.path.join(root, "tools"), "fetch-model", "#!/bin/sh\necho /models/m.gguf\n")
+    programs = os.path.join(root, "build/bin")
+    stub(programs, "tokenringd", daemon or DAEMON_STUB.format(folder=folder))
+    stub(programs, "ringstat", f"#!/bin/sh\necho figures\n[ -e {folder}/ready ]\n")
+    stub(programs, "tokenring", f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{folder}/args\n"
+                                f"echo stats >&2\nprintf '%s' '{answer}'\nexit {run_code}\n")
+    return run("quickstart", "-Why?", root=root, env={"TMPDIR": folder})
+
+
+def quickstart_puts_the_answer_and_nothing_else_on_standard_output(folder):
+    code, out, err = quickstart(folder)
+    assert (code, out) == (0, "Paris."), (code, out, err)
+    for part in ("building", "daemon says hello", "/models/m.gguf", "figures", "stats"):
+        assert part in err, (part, err)
+    with open(os.path.join(folder, "args"), encoding="utf-8") as args:
+        assert args.read().splitlines()[-2:] == ["--", "-Why?"]
+    with open(os.path.join(folder, "daemon.log"), encoding="utf-8") as log:
+        assert log.read() == "term\n"
+
+
+def quickstart_fails_without_an_answer_and_still_stops_the_daemon(folder):
+    for number, (answer, run_code) in enumerate((("", 0), ("half", 1))):
+        below = os.path.join(folder, str(number))
+        os.makedirs(below)
+        code, _, err = quickstart(below, answer=answer, run_code=run_code)
+        assert code != 0, err
+        assert os.path.exists(os.path.join(below, "daemon.log")), err
+        assert not [name for name in os.listdir(below) if name.startswith("tokenring-quickstart")]
+
+
+def quickstart_fails_when_the_daemon_ends_before_it_is_ready(folder):
+    code, out, err = quickstart(folder, daemon="#!/bin/sh\necho no model here >&2\nexit 1\n")
+    assert code == 1 and not out and "no model here" in err and "before it was ready" in err, (code, out, err)
+
+
 def every_script_has_help_and_refuses_unknown_arguments(_folder):
     for script in ("deps", "build", "check", "bench", "fetch-model", "quickstart"):
         code, out, _ = run(script, "--help")
@@ -169,6 +220,9 @@ TESTS = [
     fetch_model_refuses_a_file_with_another_hash,
     fetch_model_replaces_a_damaged_file,
     fetch_model_does_not_know_other_names,
+    quickstart_puts_the_answer_and_nothing_else_on_standard_output,
+    quickstart_fails_without_an_answer_and_still_stops_the_daemon,
+    quickstart_fails_when_the_daemon_ends_before_it_is_ready,
     every_script_has_help_and_refuses_unknown_arguments,
 ]
 
