@@ -303,8 +303,8 @@ def edits(case, says, name, edit):
     BROKEN[name] = (case, says, edit)
 
 
-def key_value(name, key, kind, value, case=53):
-    edits(case, key, name, lambda f: f.set(key, kind, value))
+def key_value(name, key, kind, value, case=53, says=None):
+    edits(case, says or key, name, lambda f: f.set(key, kind, value))
 
 
 def missing(name, key, case=53):
@@ -496,13 +496,13 @@ for key in ("block_count", "context_length", "embedding_length", "feed_forward_l
         key_value(short + "-huge", "llama." + key, U32, 2**32 - 1)
     if key != "attention.head_count_kv":        # without it every head has its own keys and values
         missing(short + "-missing", "llama." + key)
-key_value("block-count-one-more", "llama.block_count", U32, 2)
+key_value("block-count-one-more", "llama.block_count", U32, 2, says="blk.1.attn_norm.weight")
 key_value("head-count-not-a-divisor", "llama.attention.head_count", U32, 3)
 key_value("head-count-kv-not-a-divisor", "llama.attention.head_count_kv", U32, 2)
 key_value("head-count-a-string", "llama.attention.head_count", STR, "1")
 key_value("head-count-negative", "llama.attention.head_count", I32, -1)
-key_value("embedding-length-other", "llama.embedding_length", U32, 96)
-key_value("feed-forward-length-other", "llama.feed_forward_length", U32, 96)
+key_value("vocab-size-other", "llama.vocab_size", U32, 1000)
+key_value("feed-forward-length-other", "llama.feed_forward_length", U32, 96, says="blk.0.ffn_gate.weight")
 key_value("rope-dimension-count-odd", "llama.rope.dimension_count", U32, 63)
 key_value("rope-dimension-count-huge", "llama.rope.dimension_count", U32, 2**31)
 key_value("rope-base-zero", "llama.rope.freq_base", F32, 0.0)
@@ -520,8 +520,15 @@ edits(53, "output_norm.weight", "norm-missing",
       lambda f: f.tensors.remove(f.tensor("output_norm.weight")))
 
 
+@broken(53, "expected 96")
+def embedding_length_other(f):
+    f.drop("llama.rope.dimension_count")        # it would tell first
+    f.set("llama.embedding_length", U32, 96)
+
+
 @broken(53, "token_embd.weight")
 def vocabulary_smaller_than_embedding(f):
+    f.drop("llama.vocab_size")
     for key, kind in (("tokens", STR), ("token_type", I32)):
         items = f.kv[f.index("tokenizer.ggml." + key)][2].items
         f.set("tokenizer.ggml." + key, ARR, Arr(kind, items[:-5]))
@@ -529,6 +536,7 @@ def vocabulary_smaller_than_embedding(f):
 
 @broken(53, "token_embd.weight")
 def vocabulary_larger_than_embedding(f):
+    f.drop("llama.vocab_size")
     items = f.kv[f.index("tokenizer.ggml.tokens")][2].items
     f.set("tokenizer.ggml.tokens", ARR, Arr(STR, items + ["<more%d>" % i for i in range(5)]))
     items = f.kv[f.index("tokenizer.ggml.token_type")][2].items
