@@ -2,6 +2,7 @@
 #include "runtime/base/mem.h"
 
 #include <errno.h>
+#include <numa.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
@@ -12,6 +13,13 @@ static size_t mapped_bytes(size_t bytes)
     size_t align = bytes >= HUGE ? HUGE : 4096;
 
     return (bytes + align - 1) / align * align;
+}
+
+unsigned mem_nodes(void)
+{
+    int nodes = numa_available() < 0 ? 1 : numa_num_task_nodes();
+
+    return nodes > 1 ? (unsigned)nodes : 1;
 }
 
 void *mem_map(size_t bytes)
@@ -33,6 +41,8 @@ void *mem_map(size_t bytes)
     if (slack - head)
         munmap(p + head + want, slack - head);
     madvise(p + head, want, MADV_HUGEPAGE);
+    if (mem_nodes() > 1)
+        numa_interleave_memory(p + head, want, numa_all_nodes_ptr);
     return p + head;
 }
 

@@ -2,6 +2,8 @@
 /*
  * mem.h - large, long-lived memory: anonymous, 2 MiB aligned, MADV_HUGEPAGE, touched lazily.
  *
+ * On a machine with several memory nodes, large maps are interleaved over all of them, because every
+ * worker reads all weights and any page.
  * Everything the daemon needs is taken at start or at model load; the step and ring paths take none.
  */
 #ifndef RUNTIME_BASE_MEM_H
@@ -15,5 +17,8 @@ void mem_unmap(void *ptr, size_t bytes);
 
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
+
+/* Memory nodes that this process may allocate on, at least 1: for the line that says so at start. */
+unsigned mem_nodes(void);
 
 #endif

@@ -784,3 +784,24 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t i)
 {
     return i < g->n_tensors ? &g->tensors[i] : NULL;
 }
+
+uint64_t gguf_n_keys(const struct gguf *g)
+{
+    return g->n_kvs;
+}
+
+struct gguf_str gguf_key_at(const struct gguf *g, uint64_t i)
+{
+    return g->kvs[i].key;
+}
+
+const char *gguf_path(const struct gguf *g)
+{
+    return g->path;
+}
+
+const uint8_t *gguf_bytes(const struct gguf *g, uint64_t *ret_n)
+{
+    *ret_n = g->size;
+    return g->map;
+}

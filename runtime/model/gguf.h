@@ -60,6 +60,13 @@ const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name); /
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t i);
 
+/* Every key, to find those that nobody asks for. */
+uint64_t gguf_n_keys(const struct gguf *g);
+struct gguf_str gguf_key_at(const struct gguf *g, uint64_t i);
+
+const char *gguf_path(const struct gguf *g); /* as it was opened, for messages */
+const uint8_t *gguf_bytes(const struct gguf *g, uint64_t *ret_n); /* the whole mapping */
+
 /* "Q4_K" and the like for messages; "type 77" for an unknown id. */
 const char *gguf_type_name(uint32_t type);
 

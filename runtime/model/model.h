@@ -36,7 +36,7 @@ struct model {
     const float *rope_cos, *rope_sin;       /* [n_ctx][rope_dim / 2], n_ctx of model_open */
     uint32_t n_ctx;
     uint64_t weight_bytes;                  /* read per decoded token */
-    uint8_t hash[32];                       /* of the file's contents, n_ctx excluded, and the kernel variant's name */
+    uint8_t hash[32];                       /* of the file's contents (load.h says how); all kernel variants give the same bits */
     char name[80];                          /* general.name, else the file's name */
     char arch[32];
     struct vocab *vocab;                    /* runtime/text/vocab.h; owned */
@@ -45,7 +45,8 @@ struct model {
     uint64_t memory_bytes;
 };
 
-/* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says. -EINVAL, -ENOMEM, -errno; diag says why. */
+/* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says; more than that is refused.
+ * -EINVAL, -ENOMEM, -errno; diag says why. Both are in runtime/model_open.c: they join model/ and text/. */
 int model_open(struct model **ret_model, const char *path, uint32_t n_ctx, const struct cpu_kernels *kernels,
                struct team *team, struct diag *diag);
 void model_free(struct model *model);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_state.h - what the CPU backend holds between steps and what a step's regions share. Internal
+ * to exec/.
+ */
+#ifndef RUNTIME_EXEC_CPU_STATE_H
+#define RUNTIME_EXEC_CPU_STATE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include "kernels/cpu_kernels.h"
+#include "runtime/base/team.h"
+#include "runtime/exec/backend.h"
+#include "runtime/model/model.h"
+
+/* Up to this many rows each member prepares (norm, quantise) all rows for itself: cheaper than
+ * waiting for others. */
+#define SELF_ROWS 4u
+
+/* Up to this many rows attention is also shared out by split, so that one long sequence keeps all
+ * members busy; above, rows and heads are enough, and partial results need room in one member only.
+ */
+#define SPLIT_ROWS 16u
+
+/* Input of a matrix product: floats for the float types, quantised for the others. */
+struct matrix_in {
+    float *x; /* [rows][n_cols] */
+    struct quant_rows q;
+};
+
+struct partial {    /* of one (row, kv head): [n_splits_max] each */
+    float *o;       /* [splits][group][hd] */
+    float *m, *sum; /* [splits][group] */
+};
+
+/* Scratch of one member, so that nothing is shared by accident. */
+struct member {
+    struct matrix_in in;    /* [SELF_ROWS] */
+    struct partial partial; /* one (row, kv head) */
+    float *q, *k;           /* [group][hd], [hd]: rotated */
+};
+
+struct row_info {
+    uint32_t pos;
+    const uint32_t *pages;
+};
+
+struct cpu_state {
+    struct backend backend;
+    const struct model *model;
+    const struct cpu_kernels *kernels;
+    struct team *team;
+
+    uint32_t n_pages, n_splits_max, group, qkv_rows;
+    float scale;   /* of attention scores: 1 / sqrt(head_dim) */
+    int quantised; /* some matrix wants quantised input; floats are there anyway */
+    uint16_t *kv;  /* [layer][page][kv head][K 64 * hd, V 64 * hd] */
+
+    /* Activations, shared by the team; each region's members write disjoint parts. */
+    float *x;              /* [rows][n_embd] residual stream */
+    float *qkv;            /* [rows][qkv_rows] */
+    float *attn;           /* [rows][n_head * hd] */
+    float *gate, *up;      /* [rows][n_ff] */
+    float *out;            /* [rows][n_embd] of O and down, before it is added */
+    struct matrix_in in;   /* [rows] of the matrix that comes next */
+    struct matrix_in mlp;  /* [rows] of down; mlp.x is gate */
+    struct partial *parts; /* [SPLIT_ROWS][n_head_kv] */
+    float *logits;         /* [logits_max][n_vocab] */
+    struct row_info *rows; /* [rows_max] */
+    struct member *members;
+    _Alignas(64) _Atomic uint32_t cursor; /* next unit of attention */
+
+    void *memory;
+    size_t memory_bytes, kv_bytes;
+};
+
+static inline struct cpu_state *cpu_state_of(void *self)
+{
+    return self;
+}
+
+/* K of a page, in elements from cpu_state.kv; V follows after KV_PAGE * head_dim. */
+static inline size_t kv_at(const struct cpu_state *cpu, uint32_t layer, uint32_t page,
+                           uint32_t head)
+{
+    const struct hparams *hp = &cpu->model->hp;
+
+    return (((size_t)layer * cpu->n_pages + page) * hp->n_head_kv + head) * 2 * KERN_PAGE *
+           hp->head_dim;
+}
+
+/* backend.forward for the llama family (forward_llama.c). */
+void forward_llama(void *self, const struct step *step, const float **ret_logits);
+
+#endif
