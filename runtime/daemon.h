@@ -15,7 +15,8 @@
 
 struct daemon;
 
-/* Loads the model, takes all memory, warms up and listens: ready when it returns 0. */
+/* Loads the model, takes all memory, warms up and listens: ready when it returns 0. daemon_run and daemon_free belong to
+ * the same thread: the io_uring has one issuer. */
 int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag);
 
 /* Serves until daemon_stop(), then drains: 0, or 1 when the drain limit aborted requests. */
