@@ -63,6 +63,10 @@ void io_gone(struct io *io);
  * slots taken, so the caller knows whether there was traffic. */
 uint32_t io_pass(struct io *io);
 
+/* Handles what came on the control sockets (attaches, hang-ups: milliseconds) and frees clients that are gone. io_sleep() does it by
+ * itself; a caller that is never idle calls this between steps. What waited for 50 ms is handled by io_pass(). */
+void io_control(struct io *io);
+
 /* Sleeps until something happens (a bell, a socket, io_kick) or the deadline (absolute ns, 0 = none); parks idle queues first. Returns at once
  * while a queue is HOT and not yet idle long enough: the caller loops over io_pass(). */
 void io_sleep(struct io *io, uint64_t until_ns);
@@ -81,7 +85,7 @@ int io_client_dead(const struct io_client *client);  /* detached: publish nothin
 /* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
 int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t len);
 
-/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; freed when the client's release word
+/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; one piece per request (a second: -EBUSY); freed when the client's release word
  * names the request, when a new request takes the tag, or at detach. */
 int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off, void **ret_ptr);
 

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io.c - the pass over the hot queues, and sleeping when there are none.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "runtime/base/clock.h"
+#include "runtime/io/state.h"
+
+#define IO_CLIENTS_MAX 4096u                /* IORING_MAX_CQ_ENTRIES bounds the waits that can be armed */
+#define FREE_TRIES 100                      /* of a millisecond */
+#define SPINS 64                            /* looks of an idle ring thread between two reads of the clock */
+
+/* ---- start and end ------------------------------------------------------------------------------- */
+
+static int opt_check(const struct io_opt *opt, struct diag *diag)
+{
+    if (!opt->socket_path || !opt->socket_path[0]) {
+        diag_set(diag, "no socket path");
+        return -EINVAL;
+    }
+    if (opt->clients_max < 1 || opt->clients_max > IO_CLIENTS_MAX) {
+        diag_set(diag, "clients_max is %u, must be 1..%u", opt->clients_max, IO_CLIENTS_MAX);
+        return -EINVAL;
+    }
+    if (opt->inflight_max < 1 || opt->inflight_max > TKR_INFLIGHT_MAX) {
+        diag_set(diag, "inflight_max is %u, must be 1..%u", opt->inflight_max, TKR_INFLIGHT_MAX);
+        return -EINVAL;
+    }
+    if (opt->arena_max < TKR_PAGE || opt->arena_max > 1u << 30 || opt->bulk_max < TKR_PAGE ||
+        opt->bulk_max > 1u << 30) {
+        diag_set(diag, "arena_max and bulk_max must be 4096 bytes to 1 GiB");
+        return -EINVAL;
+    }
+    if (opt->n_models > TKR_MODELS) {
+        diag_set(diag, "%u models, at most %u fit", opt->n_models, TKR_MODELS);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+/* Two descriptors per client: the soft limit of 1024 would end that at 500. */
+static void descriptors_raise(void)
+{
+    struct rlimit limit;
+
+    if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int tables_new(struct io *io)
+{
+    io->table_max = io->opt.clients_max + IO_CONNS_SPARE;
+    io->table = calloc(io->table_max, sizeof(struct io_client *));
+    if (!io->table)
+        return -ENOMEM;
+    for (int i = 0; i < IO_SETS; i++) {
+        io->set[i] = calloc(io->table_max, sizeof(struct io_client *));
+        if (!io->set[i])
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops, struct diag *diag)
+{
+    struct io *io;
+    int err = opt_check(opt, diag);
+
+    if (err < 0)
+        return err;
+    io = calloc(1, sizeof *io);
+    if (!io)
+        return -ENOMEM;
+    io->opt = *opt;
+    io->ops = *ops;
+    io->listen_fd = io->kick_fd = -1;
+    io->cpu = sched_getcpu();
+    io->starved_tick_ns = IO_STARVED_TICK_NS;
+    io->opt.socket_path = strdup(opt->socket_path);
+    err = io->opt.socket_path ? tables_new(io) : -ENOMEM;
+    if (err < 0)
+        goto fail;
+    if (getrandom(&io->epoch, sizeof io->epoch, 0) != sizeof io->epoch)
+        io->epoch = clock_ns();
+    descriptors_raise();
+    err = loop_init(io, diag);
+    if (err < 0)
+        goto fail;
+    io->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (io->kick_fd < 0) {
+        err = -errno;
+        goto fail;
+    }
+    loop_poll(io, io->kick_fd, POLLIN, IO_EVENT_KICK, 0);
+    err = waker_new(&io->waker, io->table_max);
+    if (err < 0)
+        goto fail;
+
+    *ret_io = io;
+    return 0;
+
+fail:
+    if (err == -ENOMEM)
+        diag_set(diag, "out of memory");
+    io_free(io);
+    return err;
+}
+
+void io_free(struct io *io)
+{
+    if (!io)
+        return;
+    for (uint32_t i = 0; io->table && i < io->table_max; i++)
+        if (io->table[i])
+            client_detach(io->table[i]);
+    /* The kernel gives the waits back; a client that the caller still holds keeps its memory. */
+    for (int i = 0; io->ring_ready && io->n_dead && i < FREE_TRIES; i++) {
+        loop_wait(io, 1000000);
+        client_sweep(io);
+    }
+    loop_fini(io);
+    waker_free(io->waker);
+    control_close(io);
+    if (io->kick_fd >= 0)
+        close(io->kick_fd);
+    for (int i = 0; i < IO_SETS; i++)
+        free(io->set[i]);
+    free(io->table);
+    free((char *)(uintptr_t)io->opt.socket_path);
+    free(io);
+}
+
+static void state_set(struct io *io, enum tkr_state state)
+{
+    for (uint32_t i = 0; i < io->table_max; i++)
+        if (io->table[i] && io->table[i]->state == IO_CLIENT_LIVE)
+            TKR_STORE_RELEASE(io->table[i]->t_state, (uint32_t)state);
+}
+
+void io_drain(struct io *io)
+{
+    io->draining = 1;
+    state_set(io, TKR_STATE_DRAIN);
+}
+
+void io_gone(struct io *io)
+{
+    io->draining = 1;
+    state_set(io, TKR_STATE_GONE);
+    for (uint32_t i = 0; i < io->table_max; i++) {
+        struct io_client *client = io->table[i];
+
+        if (!client || client->state != IO_CLIENT_LIVE)
+            continue;
+        TKR_STORE_RELEASE(client->cq_bell, ++client->cq_bell_value);
+        tkr_futex_wake(client->cq_bell, 1);
+    }
+}
+
+void io_kick(struct io *io)
+{
+    int saved = errno;
+    uint64_t one = 1;
+    ssize_t ret;
+
+    /* The flag is for a ring thread that polls, the eventfd for one that sleeps. */
+    __atomic_store_n(&io->kicked, 1, __ATOMIC_RELEASE);
+    ret = write(io->kick_fd, &one, sizeof one);
+    (void)ret;
+    errno = saved;
+}
+
+void io_counts(const struct io *io, struct io_counts *ret)
+{
+    *ret = io->counts;
+    ret->clients = io->n_live;
+    ret->hot = io->n_set[IO_SET_HOT];
+    ret->parked = io->n_set[IO_SET_PARKED];
+}
+
+const char *io_mode(const struct io *io)
+{
+    (void)io;
+    return "io_uring+futex";
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------ */
+
+void queue_heat(struct io_client *client)
+{
+    struct io *io = client->io;
+
+    if (client->queue_state == IO_QUEUE_HOT)
+        return;
+    set_remove(io, IO_SET_PARKED, client);
+    set_remove(io, IO_SET_BLOCKED, client);
+    set_add(io, IO_SET_HOT, client);
+    client->queue_state = IO_QUEUE_HOT;
+    client->traffic = 1;
+    TKR_STORE_RELAXED(client->daemon_cpu, (uint32_t)io->cpu);
+    /* A client that still sees 1 rings for nothing; its slot is found by the pass either way. */
+    TKR_STORE_RELAXED(client->need_wakeup, 0);
+}
+
+/* One parked queue a pass: a busy ring thread then notices its client without the way through the kernel. */
+static void parked_peek(struct io *io)
+{
+    struct io_client *client;
+
+    if (++io->parked_at >= io->n_set[IO_SET_PARKED])
+        io->parked_at = 0;
+    client = io->set[IO_SET_PARKED][io->parked_at];
+    if (tkr_ring_ready(&client->sq))
+        queue_heat(client);
+}
+
+void io_control(struct io *io)
+{
+    control_run(io);
+    client_sweep(io);
+}
+
+uint32_t io_pass(struct io *io)
+{
+    uint32_t n = 0;
+
+    /* A second pass without sleep in between means that a step runs: who was to be woken goes to the waker. */
+    if (io->n_set[IO_SET_DUE])
+        notify_due(io, 1);
+    for (uint32_t i = 0; i < io->n_set[IO_SET_HOT]; i++)
+        n += client_take(io->set[IO_SET_HOT][i]);
+    for (uint32_t i = io->n_set[IO_SET_BUSY]; i-- > 0;)
+        if (i < io->n_set[IO_SET_BUSY])
+            client_cancels(io->set[IO_SET_BUSY][i]);
+    if (io->n_set[IO_SET_PARKED])
+        parked_peek(io);
+    if (io->n_set[IO_SET_TOUCHED])
+        notify_touched(io);
+    if (++io->passes > 1 && io->n_set[IO_SET_DUE])
+        notify_due(io, 1);
+    if (loop_flagged(io))
+        loop_events(io);
+    if (io->control_since_ns && clock_ns() - io->control_since_ns > IO_CONTROL_DELAY_NS)
+        io_control(io);
+    return n;
+}
+
+/* ---- sleeping ------------------------------------------------------------------------------------ */
+
+static int kick_taken(struct io *io)
+{
+    /* Acquire pairs with the release in io_kick(): what the other thread did before is visible. */
+    return __atomic_load_n(&io->kicked, __ATOMIC_RELAXED) &&
+           __atomic_exchange_n(&io->kicked, 0, __ATOMIC_ACQUIRE);
+}
+
+/* Looks at the hot queues for a while without reading the clock. 1: something is there. */
+static int hot_spin(struct io *io)
+{
+    for (int i = 0; i < SPINS; i++) {
+        for (uint32_t h = 0; h < io->n_set[IO_SET_HOT]; h++)
+            if (tkr_ring_ready(&io->set[IO_SET_HOT][h]->sq) && client_room(io->set[IO_SET_HOT][h]))
+                return 1;
+        if (loop_flagged(io) || __atomic_load_n(&io->kicked, __ATOMIC_RELAXED))
+            return 1;
+        tkr_pause();
+    }
+    return 0;
+}
+
+/* HOT to PARKED or BLOCKED for every queue that had no traffic for long enough. */
+static void hot_park(struct io *io, uint64_t now)
+{
+    for (uint32_t i = io->n_set[IO_SET_HOT]; i-- > 0;) {
+        struct io_client *client = io->set[IO_SET_HOT][i];
+
+        if (client->traffic) {
+            client->traffic = 0;
+            client->idle_since_ns = now;
+            continue;
+        }
+        if (now - client->idle_since_ns < io->opt.idle_park_ns)
+            continue;
+        if (tkr_ring_ready(&client->sq)) {
+            if (client_room(client))
+                continue;
+            set_remove(io, IO_SET_HOT, client);
+            set_add(io, IO_SET_BLOCKED, client);
+            set_add(io, IO_SET_STARVED, client);
+            client->queue_state = IO_QUEUE_BLOCKED;
+        } else if (tkr_doorbell_park(client->bell, client->need_wakeup, &client->sq,
+                                     &client->bell_value)) {
+            set_remove(io, IO_SET_HOT, client);
+            set_add(io, IO_SET_PARKED, client);
+            client->queue_state = IO_QUEUE_PARKED;
+            /* A wait left from an earlier time fires for the next wake just as well. */
+            if (!client->armed_bell)
+                loop_bell(client);
+        }
+    }
+    loop_submit(io);
+}
+
+/* Who waited for room in its CQ and has some now is tried again. 1: there is one. */
+static int starved_look(struct io *io)
+{
+    int found = 0;
+
+    for (uint32_t i = io->n_set[IO_SET_STARVED]; i-- > 0;) {
+        struct io_client *client = io->set[IO_SET_STARVED][i];
+
+        if (!client_room(client))
+            continue;
+        set_remove(io, IO_SET_STARVED, client);
+        if (client->queue_state == IO_QUEUE_BLOCKED)
+            queue_heat(client);
+        found = 1;
+    }
+    if (found)
+        io->starved_tick_ns = IO_STARVED_TICK_NS;
+    return found;
+}
+
+static void cpu_publish(struct io *io)
+{
+    int cpu = sched_getcpu();
+
+    if (cpu == io->cpu)
+        return;
+    io->cpu = cpu;
+    for (uint32_t i = 0; i < io->n_set[IO_SET_HOT]; i++)
+        TKR_STORE_RELAXED(io->set[IO_SET_HOT][i]->daemon_cpu, (uint32_t)cpu);
+}
+
+static uint64_t sleep_timeout(const struct io *io, uint64_t until_ns, uint64_t now)
+{
+    uint64_t timeout = UINT64_MAX;
+
+    if (until_ns)
+        timeout = until_ns > now ? until_ns - now : 0;
+    if (io->n_set[IO_SET_STARVED] && timeout > io->starved_tick_ns)
+        timeout = io->starved_tick_ns;
+    if (io->n_half_open && timeout > IO_HALF_OPEN_NS / 8)
+        timeout = IO_HALF_OPEN_NS / 8;
+    if (io->accept_retry_ns && timeout > IO_HALF_OPEN_NS / 8)
+        timeout = IO_HALF_OPEN_NS / 8;
+    return timeout;
+}
+
+void io_sleep(struct io *io, uint64_t until_ns)
+{
+    uint64_t now;
+
+    io->passes = 0;
+    if (io->n_set[IO_SET_TOUCHED])
+        notify_touched(io);
+    if (io->n_set[IO_SET_DUE])
+        notify_due(io, 0);
+    if (io->n_set[IO_SET_HOT] && hot_spin(io) && !loop_flagged(io)) {
+        kick_taken(io);
+        return;
+    }
+
+    if (loop_flagged(io))
+        loop_events(io);
+    io_control(io);
+    now = clock_ns();
+    cpu_publish(io);
+    control_expire(io, now);
+    hot_park(io, now);
+    if (kick_taken(io) || starved_look(io) || io->n_set[IO_SET_HOT] || io->n_set[IO_SET_DUE] ||
+        io->n_set[IO_SET_TOUCHED])
+        return;
+    loop_wait(io, sleep_timeout(io, until_ns, now));
+    if (io->n_set[IO_SET_STARVED] && !starved_look(io) && io->starved_tick_ns < IO_STARVED_TICK_MAX_NS)
+        io->starved_tick_ns *= 2;
+    io_control(io);
+    kick_taken(io);
+}

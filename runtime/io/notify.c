@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * notify.c - wakes clients that sleep.
+ *
+ * One futex_wake with a sleeper on another core costs the caller about ten microseconds, so the thread that
+ * leads the engine makes none for clients while steps run: it hands the futex words to the waker thread through a private
+ * queue and rings that thread at most once a pass, and only when some client really sleeps. The waker does not spin between
+ * wakes: on a host with two cores a spinning waker would steal the core that the engine or a client computes on.
+ * An idle ring thread wakes clients itself, since a sleeping waker would only add a hop.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include "runtime/io/state.h"
+
+struct waker {
+    pthread_t thread;
+    uint32_t mask;
+    const uint32_t **words;                 /* [mask + 1] */
+    _Alignas(64) uint32_t tail;             /* written by the ring thread */
+    uint32_t bell;                          /* futex word the waker sleeps on; written by the ring thread */
+    uint32_t stop;
+    _Alignas(64) uint32_t head;             /* written by the waker */
+    uint32_t asleep;                        /* written by the waker */
+};
+
+static void *waker_run(void *arg)
+{
+    struct waker *w = arg;
+    uint32_t head = 0;
+
+    for (;;) {
+        /* Acquire pairs with the release in waker_ring(). */
+        uint32_t bell = __atomic_load_n(&w->bell, __ATOMIC_ACQUIRE);
+
+        /* Acquire pairs with the release in waker_put(): the word is written before tail. */
+        while (head != __atomic_load_n(&w->tail, __ATOMIC_ACQUIRE)) {
+            tkr_futex_wake(w->words[head & w->mask], 1);
+            head++;
+            /* Release pairs with the acquire in waker_put(): the entry was read before it is written again. */
+            __atomic_store_n(&w->head, head, __ATOMIC_RELEASE);
+        }
+        if (__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE))
+            return NULL;
+        /* Sequentially consistent, as are their partners in waker_ring(): asleep before the last look at tail. */
+        __atomic_store_n(&w->asleep, 1, __ATOMIC_SEQ_CST);
+        if (head == __atomic_load_n(&w->tail, __ATOMIC_SEQ_CST))
+            tkr_futex_wait(&w->bell, bell, -1);
+        __atomic_store_n(&w->asleep, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+int waker_new(struct waker **ret_waker, uint32_t clients_max)
+{
+    struct waker *w = aligned_alloc(64, sizeof *w);
+    sigset_t all, old;
+    uint32_t n = 2;
+    int err;
+
+    if (!w)
+        return -ENOMEM;
+    *w = (struct waker){ .mask = 0 };
+    while (n < clients_max)
+        n *= 2;
+    w->mask = n - 1;
+    w->words = calloc(n, sizeof *w->words);
+    if (!w->words) {
+        free(w);
+        return -ENOMEM;
+    }
+    /* Signals are for the main thread. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    err = pthread_create(&w->thread, NULL, waker_run, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err) {
+        free(w->words);
+        free(w);
+        return -err;
+    }
+    *ret_waker = w;
+    return 0;
+}
+
+void waker_free(struct waker *waker)
+{
+    if (!waker)
+        return;
+    __atomic_store_n(&waker->stop, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&waker->bell, 1, __ATOMIC_SEQ_CST);
+    tkr_futex_wake(&waker->bell, 1);
+    pthread_join(waker->thread, NULL);
+    free(waker->words);
+    free(waker);
+}
+
+int waker_put(struct waker *waker, const uint32_t *word)
+{
+    uint32_t tail = waker->tail;
+
+    /* Acquire pairs with the release of head in waker_run(). */
+    if (tail - __atomic_load_n(&waker->head, __ATOMIC_ACQUIRE) > waker->mask)
+        return -EAGAIN;
+    waker->words[tail & waker->mask] = word;
+    /* Release pairs with the acquire of tail in waker_run(). */
+    __atomic_store_n(&waker->tail, tail + 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+void waker_ring(struct waker *waker)
+{
+    if (!__atomic_load_n(&waker->asleep, __ATOMIC_SEQ_CST))
+        return;
+    __atomic_fetch_add(&waker->bell, 1, __ATOMIC_RELEASE);
+    tkr_futex_wake(&waker->bell, 1);
+}
+
+void notify_touched(struct io *io)
+{
+    /* Store-load, one for all clients of this pass: a client stores wait, then looks at its CQ once more. */
+    tkr_fence();
+    while (io->n_set[IO_SET_TOUCHED]) {
+        struct io_client *client = io->set[IO_SET_TOUCHED][io->n_set[IO_SET_TOUCHED] - 1];
+
+        set_remove(io, IO_SET_TOUCHED, client);
+        if (!tkr_wait_due(TKR_LOAD_RELAXED(client->wait), client->cq.pos))
+            continue;
+        /* Before the wake is queued, so that a client on its way to sleep finds the word changed. Release pairs
+         * with the acquire of cq_bell in the client's wait. */
+        TKR_STORE_RELEASE(client->cq_bell, ++client->cq_bell_value);
+        set_add(io, IO_SET_DUE, client);
+    }
+}
+
+void notify_due(struct io *io, int through_waker)
+{
+    while (io->n_set[IO_SET_DUE]) {
+        struct io_client *client = io->set[IO_SET_DUE][io->n_set[IO_SET_DUE] - 1];
+
+        if (!through_waker)
+            tkr_futex_wake(client->cq_bell, 1);
+        else if (waker_put(io->waker, client->cq_bell) < 0)
+            break;
+        set_remove(io, IO_SET_DUE, client);
+        io->counts.wakes++;
+    }
+    if (through_waker)
+        waker_ring(io->waker);
+}
