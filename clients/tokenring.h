@@ -42,9 +42,9 @@ typedef struct tkr_conn tkr_conn;
 typedef uint64_t tkr_id; /* names a request of one connection; never reused */
 
 #define TKR_FOREVER INT64_C(-1)
-#define TKR_US(n) ((int64_t)(n) * 1000)
-#define TKR_MS(n) ((int64_t)(n) * 1000000)
-#define TKR_S(n) ((int64_t)(n) * 1000000000)
+#define TKR_US(n) (INT64_C(1000) * (n))
+#define TKR_MS(n) (INT64_C(1000000) * (n))
+#define TKR_S(n) (INT64_C(1000000000) * (n))
 
 /* Options of tkr_open; zero = default. */
 typedef struct tkr_opt {
