@@ -588,6 +588,24 @@ static int folder_lock(const char *path)
     return fd;
 }
 
+/* io_uring lets go of a dead process's listening socket only some time later, until when connects succeed. */
+static int listener_dead(int socket)
+{
+    struct ucred cred;
+    socklen_t bytes = sizeof cred;
+    struct pollfd p = { .events = POLLIN };
+    int dead;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &bytes) || cred.pid <= 0)
+        return 0;
+    p.fd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
+    if (p.fd < 0)
+        return errno == ESRCH;
+    dead = poll(&p, 1, 0) == 1;
+    close(p.fd);
+    return dead;
+}
+
 /* -EADDRINUSE: somebody answers at this address. 0: nobody does, and a socket file that a dead daemon left is gone. */
 static int stale_remove(const struct sockaddr_un *addr)
 {
@@ -602,13 +620,15 @@ static int stale_remove(const struct sockaddr_un *addr)
     if (fd < 0)
         return -errno;
     /* EAGAIN: its backlog is full, so it lives. */
-    if (!connect(fd, (const struct sockaddr *)addr, sizeof *addr) || errno == EAGAIN)
+    if (!connect(fd, (const struct sockaddr *)addr, sizeof *addr))
+        err = listener_dead(fd) ? 0 : -EADDRINUSE;
+    else if (errno == EAGAIN)
         err = -EADDRINUSE;
     else if (errno != ECONNREFUSED)
         err = -errno;
-    else if (unlink(addr->sun_path))
-        err = -errno;
     close(fd);
+    if (!err && unlink(addr->sun_path))
+        err = -errno;
     return err;
 }
 

@@ -77,6 +77,7 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
 
     if (err < 0)
         return err;
+    diag_set(diag, "out of memory for the transport"); /* replaced by whatever else is wrong */
     io = calloc(1, sizeof *io);
     if (!io)
         return -ENOMEM;
@@ -98,6 +99,7 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
     io->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (io->kick_fd < 0) {
         err = -errno;
+        diag_set(diag, "eventfd: %s", strerror(-err));
         goto fail;
     }
     loop_poll(io, io->kick_fd, POLLIN, IO_EVENT_KICK, 0);
@@ -109,8 +111,6 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
     return 0;
 
 fail:
-    if (err == -ENOMEM)
-        diag_set(diag, "out of memory");
     io_free(io);
     return err;
 }

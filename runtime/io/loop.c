@@ -39,6 +39,11 @@ int loop_init(struct io *io, struct diag *diag)
         params.cq_entries *= 2;
     uname(&host);
     err = io_uring_queue_init_params(SQ_ENTRIES, &io->ring, &params);
+    if (err == -ENOMEM) {
+        diag_set(diag, "no memory for io_uring with %u entries: raise LimitMEMLOCK (ulimit -l)",
+                 params.cq_entries);
+        return err;
+    }
     if (err < 0) {
         diag_set(diag,
                  "io_uring is not available: %s (Linux %s; 6.7 or newer is needed, and neither "
