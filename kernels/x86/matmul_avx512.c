@@ -14,17 +14,27 @@
 
 #include <string.h>
 
-#define LINE            64
-#define TILE_MAX        12
-#define PANEL_MIN       16   /* activation rows from which a panel pays */
-#define PANEL_BLOCKS    48   /* blocks of a panel: 30 KB, and no limit to n_cols */
-#define PREFETCH_BYTES  6144 /* how far ahead of a GEMV the memory works */
+#define LINE           64
+#define TILE_MAX       12   /* accumulators of a tile: as many integer ones beside them fit the registers */
+#define PANEL_GROUPS   2    /* groups that share each activation load: with one, loads would be the limit */
+#define PANEL_TILE_MAX (TILE_MAX / PANEL_GROUPS)
+#define PANEL_MIN      16   /* activation rows from which a panel pays */
+#define PANEL_BLOCKS   24   /* blocks of a panel: 30 KB, and no limit to n_cols */
+#define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
 
-/* One group's weights for some blocks, as VPDPBUSD and the float part want them. */
+/* Weights of up to two groups for some blocks, as VPDPBUSD and the float part want them. */
 struct panel {
-    uint8_t w[PANEL_BLOCKS][8 * LINE]; /* line j: byte 4r + b is weight k = 4j + b of row r */
-    float d[PANEL_BLOCKS][KERN_ROWS];
-    float m[PANEL_BLOCKS][KERN_ROWS];  /* Q4_1 only */
+    uint8_t w[PANEL_GROUPS][PANEL_BLOCKS][8 * LINE]; /* line j: byte 4r + b is weight k = 4j + b of row r */
+    float d[PANEL_GROUPS][PANEL_BLOCKS][KERN_ROWS];
+    float m[PANEL_GROUPS][PANEL_BLOCKS][KERN_ROWS]; /* Q4_1 only */
+};
+
+/* Where a tile's outputs go: y[row][16 group + lane], only the lanes of rows[group]. */
+struct tile_out {
+    float *y;
+    size_t stride;
+    __mmask16 rows[PANEL_GROUPS];
+    int first; /* start from 0, else go on from what y holds */
 };
 
 /* Activations of a tile, from its first row and the first block on. */
@@ -35,22 +45,16 @@ struct tile_in {
     size_t n_cols, n_blocks; /* distances between rows: of q, and of the others */
 };
 
-/* Weights of a tile: a panel or, if that is NULL, the packed group itself. */
-struct tile_weights {
-    const struct panel *panel;
-    const uint8_t *group;
-    uint32_t n_blocks;
+/* What the next panel will be filled from: tiles ask for it meanwhile, in equal steps. */
+struct ahead {
+    const char *next[PANEL_GROUPS];
+    uint32_t lines; /* of each group for each block of the tile */
 };
 
 struct block {
     __m512i line[8]; /* as in a panel */
     __m512 d, m;
 };
-
-static int is_q4(enum dtype type)
-{
-    return type == DTYPE_Q4_0 || type == DTYPE_Q4_1;
-}
 
 KERN_INLINE void unpack_block(struct block *block, const enum dtype type, const uint8_t *src)
 {
@@ -97,71 +101,59 @@ KERN_INLINE __m512i minus_zero(const int32_t *isum, int32_t zero)
                                _mm512_set1_epi32(*isum));
 }
 
-/* acc[i] += block . activations i, for n rows from block b of `in` on: the contract's order. */
-KERN_INLINE void tile_block(__m512 *acc, const struct block *block, const struct tile_in *in, size_t b,
-                            const enum dtype type, const uint32_t n)
+KERN_INLINE __m512i isum_start(const struct tile_in *in, size_t at, const enum dtype type)
 {
-    __m512i isum[TILE_MAX];
-
-    KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
-        isum[i] = type == DTYPE_Q4_1 ? _mm512_setzero_si512()
-                                     : minus_zero(in->isum + i * in->n_blocks + b, type == DTYPE_Q4_0 ? 8 : 128);
-    KERN_UNROLL
-    for (uint32_t j = 0; j < 8; j++) {
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n; i++)
-            isum[i] = _mm512_dpbusd_epi32(isum[i], block->line[j],
-                                          broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j));
-    }
-    KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++) {
-        size_t at = i * in->n_blocks + b;
-
-        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[i]), _mm512_mul_ps(block->d, _mm512_set1_ps(in->d[at])),
-                                 acc[i]);
-        if (type == DTYPE_Q4_1)
-            acc[i] = _mm512_fmadd_ps(block->m, _mm512_set1_ps(in->sum[at]), acc[i]);
-    }
+    return type == DTYPE_Q4_1 ? _mm512_setzero_si512() : minus_zero(in->isum + at, type == DTYPE_Q4_0 ? 8 : 128);
 }
 
-/* y[i][0 .. 15] (+)= weights . activations i for n rows; `rows` masks the rows of the group that exist. */
-KERN_INLINE void tile(float *y, size_t y_stride, __mmask16 rows, int first, const struct tile_weights *w,
-                      const struct tile_in *in, const enum dtype type, const int from_panel, const uint32_t n)
+/* The contract's float part of one block for 16 rows and one activation row; at: its block there. */
+KERN_INLINE __m512 add_block(__m512 acc, __m512i isum, __m512 d, __m512 m, const struct tile_in *in, size_t at,
+                             const enum dtype type)
+{
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(d, _mm512_set1_ps(in->d[at])), acc);
+    return type == DTYPE_Q4_1 ? _mm512_fmadd_ps(m, _mm512_set1_ps(in->sum[at]), acc) : acc;
+}
+
+/* y[i][0 .. 15] = packed group . activations i for n rows, all blocks. */
+KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group, const struct tile_in *in,
+                             const enum dtype type, const uint32_t n)
 {
     const size_t block_bytes = type == DTYPE_Q8_0 ? 544 : type == DTYPE_Q4_1 ? 320 : 288;
     __m512 acc[TILE_MAX];
+    __m512i isum[TILE_MAX];
     struct block block;
 
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++)
-        acc[i] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows, y + i * y_stride);
-    for (uint32_t b = 0; b < w->n_blocks; b++) {
-        if (from_panel) {
+        acc[i] = _mm512_setzero_ps();
+    for (size_t b = 0; b < in->n_blocks; b++) {
+        unpack_block(&block, type, group + b * block_bytes);
+        prefetch_block(group + b * block_bytes, block_bytes);
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++)
+            isum[i] = isum_start(in, i * in->n_blocks + b, type);
+        KERN_UNROLL
+        for (uint32_t j = 0; j < 8; j++) {
             KERN_UNROLL
-            for (uint32_t j = 0; j < 8; j++)
-                block.line[j] = _mm512_load_si512(w->panel->w[b] + j * LINE);
-            block.d = _mm512_load_ps(w->panel->d[b]);
-            if (type == DTYPE_Q4_1)
-                block.m = _mm512_load_ps(w->panel->m[b]);
-        } else {
-            unpack_block(&block, type, w->group + b * block_bytes);
-            prefetch_block(w->group + b * block_bytes, block_bytes);
+            for (uint32_t i = 0; i < n; i++)
+                isum[i] = _mm512_dpbusd_epi32(isum[i], block.line[j],
+                                              broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j));
         }
-        tile_block(acc, &block, in, b, type, n);
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++)
+            acc[i] = add_block(acc[i], isum[i], block.d, block.m, in, i * in->n_blocks + b, type);
     }
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++)
-        _mm512_mask_storeu_ps(y + i * y_stride, rows, acc[i]);
+        _mm512_mask_storeu_ps(out->y + i * out->stride, out->rows[0], acc[i]);
 }
 
-/* tile() with n a constant. */
-KERN_INLINE void tile_n(float *y, size_t y_stride, __mmask16 rows, int first, const struct tile_weights *w,
-                        const struct tile_in *in, const enum dtype type, const int from_panel, uint32_t n)
+KERN_INLINE void direct_tile_n(const struct tile_out *out, const uint8_t *group, const struct tile_in *in,
+                               const enum dtype type, uint32_t n)
 {
 #define CASE(N)                                                                                                \
     case N:                                                                                                    \
-        tile(y, y_stride, rows, first, w, in, type, from_panel, N);                                            \
+        direct_tile(out, group, in, type, N);                                                                  \
         break
     switch (n) {
         CASE(1);
@@ -180,74 +172,185 @@ KERN_INLINE void tile_n(float *y, size_t y_stride, __mmask16 rows, int first, co
 #undef CASE
 }
 
-static void tile_any(float *y, size_t y_stride, __mmask16 rows, int first, const struct tile_weights *w,
-                     const struct tile_in *in, enum dtype type, uint32_t n)
+KERN_INLINE void prefetch_ahead(struct ahead *ahead, const uint32_t n_groups)
 {
-    if (type == DTYPE_Q4_0)
-        w->panel ? tile_n(y, y_stride, rows, first, w, in, DTYPE_Q4_0, 1, n)
-                 : tile_n(y, y_stride, rows, first, w, in, DTYPE_Q4_0, 0, n);
-    else if (type == DTYPE_Q4_1)
-        w->panel ? tile_n(y, y_stride, rows, first, w, in, DTYPE_Q4_1, 1, n)
-                 : tile_n(y, y_stride, rows, first, w, in, DTYPE_Q4_1, 0, n);
-    else
-        w->panel ? tile_n(y, y_stride, rows, first, w, in, DTYPE_Q8_0, 1, n)
-                 : tile_n(y, y_stride, rows, first, w, in, DTYPE_Q8_0, 0, n);
+    for (uint32_t i = 0; i < ahead->lines; i++) {
+        KERN_UNROLL
+        for (uint32_t g = 0; g < n_groups; g++) {
+            _mm_prefetch(ahead->next[g], _MM_HINT_T1);
+            ahead->next[g] += LINE;
+        }
+    }
 }
 
-/* Fills a panel from n_blocks packed blocks. */
-static void panel_fill(struct panel *panel, enum dtype type, const uint8_t *src, uint32_t n_blocks)
+/* The same for n_blocks blocks of a panel of n_groups groups. */
+KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *panel, const struct tile_in *in,
+                            struct ahead *ahead, uint32_t n_blocks, const enum dtype type,
+                            const uint32_t n_groups, const uint32_t n)
+{
+    __m512 acc[PANEL_GROUPS][PANEL_TILE_MAX];
+    __m512i isum[PANEL_GROUPS][PANEL_TILE_MAX];
+
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t g = 0; g < n_groups; g++)
+            acc[g][i] = out->first ? _mm512_setzero_ps()
+                                   : _mm512_maskz_loadu_ps(out->rows[g], out->y + i * out->stride + g * KERN_ROWS);
+    }
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        prefetch_ahead(ahead, n_groups);
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++) {
+            isum[0][i] = isum_start(in, i * in->n_blocks + b, type);
+            if (n_groups == 2)
+                isum[1][i] = isum[0][i];
+        }
+        KERN_UNROLL
+        for (uint32_t j = 0; j < 8; j++) {
+            __m512i w[PANEL_GROUPS];
+
+            KERN_UNROLL
+            for (uint32_t g = 0; g < n_groups; g++)
+                w[g] = _mm512_load_si512(panel->w[g][b] + j * LINE);
+            KERN_UNROLL
+            for (uint32_t i = 0; i < n; i++) {
+                __m512i q = broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j);
+
+                KERN_UNROLL
+                for (uint32_t g = 0; g < n_groups; g++)
+                    isum[g][i] = _mm512_dpbusd_epi32(isum[g][i], w[g], q);
+            }
+        }
+        KERN_UNROLL
+        for (uint32_t g = 0; g < n_groups; g++) {
+            __m512 d = _mm512_load_ps(panel->d[g][b]), m = _mm512_setzero_ps();
+
+            if (type == DTYPE_Q4_1)
+                m = _mm512_load_ps(panel->m[g][b]);
+            KERN_UNROLL
+            for (uint32_t i = 0; i < n; i++)
+                acc[g][i] = add_block(acc[g][i], isum[g][i], d, m, in, i * in->n_blocks + b, type);
+        }
+    }
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t g = 0; g < n_groups; g++)
+            _mm512_mask_storeu_ps(out->y + i * out->stride + g * KERN_ROWS, out->rows[g], acc[g][i]);
+    }
+}
+
+KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *panel, const struct tile_in *in,
+                              struct ahead *ahead, uint32_t n_blocks, const enum dtype type, uint32_t n_groups,
+                              uint32_t n)
+{
+#define CASE(N)                                                                                                \
+    case N:                                                                                                    \
+        if (n_groups == 2)                                                                                     \
+            panel_tile(out, panel, in, ahead, n_blocks, type, 2, N);                                                  \
+        else                                                                                                   \
+            panel_tile(out, panel, in, ahead, n_blocks, type, 1, N);                                                  \
+        break
+    switch (n) {
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+    }
+#undef CASE
+}
+
+/* Fills one group of a panel from n_blocks packed blocks. */
+static void panel_fill(struct panel *panel, uint32_t g, enum dtype type, const uint8_t *src, uint32_t n_blocks)
 {
     size_t block_bytes = pack_group_bytes(type, KERN_BLOCK);
     struct block block;
 
     for (uint32_t b = 0; b < n_blocks; b++, src += block_bytes) {
-        prefetch_block(src, block_bytes);
         if (type == DTYPE_Q8_0)
             unpack_block(&block, DTYPE_Q8_0, src);
         else
             unpack_block(&block, DTYPE_Q4_0, src);
+        KERN_UNROLL
         for (uint32_t j = 0; j < 8; j++)
-            _mm512_store_si512(panel->w[b] + j * LINE, block.line[j]);
-        _mm512_store_ps(panel->d[b], block.d);
+            _mm512_store_si512(panel->w[g][b] + j * LINE, block.line[j]);
+        _mm512_store_ps(panel->d[g][b], block.d);
         if (type == DTYPE_Q4_1)
-            _mm512_store_ps(panel->m[b], halves512(src + 4 * LINE + 2 * KERN_ROWS));
+            _mm512_store_ps(panel->m[g][b], halves512(src + 4 * LINE + 2 * KERN_ROWS));
     }
 }
 
-/* All activation rows against some blocks of one group, in tiles as equal as they can be. */
-static void tiles(float *y, size_t y_stride, __mmask16 rows, uint32_t block0, const struct tile_weights *w,
-                  const struct quant_rows *x, enum dtype type, uint32_t n)
+/* Row i0 of x from block0 on. */
+static struct tile_in tile_in_at(const struct quant_rows *x, uint32_t i0, uint32_t block0)
 {
-    size_t n_blocks = x->n_cols / KERN_BLOCK;
+    size_t n_blocks = x->n_cols / KERN_BLOCK, at = i0 * n_blocks + block0;
+
+    return (struct tile_in){x->q + at * KERN_BLOCK, x->d + at, x->sum + at, x->isum + at, x->n_cols, n_blocks};
+}
+
+/* Bound t of n things shared out to n_tiles tiles, as equally as they can be. */
+static uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
+{
+    return (uint32_t)((uint64_t)t * n / n_tiles);
+}
+
+/* Few activation rows: one group, its packed weights read once for each tile. */
+static void direct_group(struct tile_out out, const uint8_t *group, enum dtype type, const struct quant_rows *x,
+                         uint32_t n)
+{
     uint32_t n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
+    float *y = out.y;
 
     for (uint32_t t = 0; t < n_tiles; t++) {
-        uint32_t i0 = (uint32_t)((uint64_t)t * n / n_tiles), i1 = (uint32_t)((uint64_t)(t + 1) * n / n_tiles);
-        size_t at = i0 * n_blocks + block0;
-        struct tile_in in = {x->q + at * KERN_BLOCK, x->d + at, x->sum + at, x->isum + at, x->n_cols, n_blocks};
+        uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
+        struct tile_in in = tile_in_at(x, i0, 0);
 
-        tile_any(y + i0 * y_stride, y_stride, rows, block0 == 0, w, &in, type, i1 - i0);
+        out.y = y + i0 * out.stride;
+        if (type == DTYPE_Q4_0)
+            direct_tile_n(&out, group, &in, DTYPE_Q4_0, size);
+        else if (type == DTYPE_Q4_1)
+            direct_tile_n(&out, group, &in, DTYPE_Q4_1, size);
+        else
+            direct_tile_n(&out, group, &in, DTYPE_Q8_0, size);
     }
 }
 
-static void int_group(float *y, size_t y_stride, __mmask16 rows, const uint8_t *group, enum dtype type,
-                      const struct quant_rows *x, uint32_t n)
+/* Many activation rows: n_groups groups (1 or 2) through a panel. */
+static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype type, uint32_t n_groups,
+                         const struct quant_rows *x, uint32_t n)
 {
-    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK);
-    uint32_t n_blocks = x->n_cols / KERN_BLOCK;
+    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK), group_bytes = pack_group_bytes(type, x->n_cols);
+    uint32_t n_blocks = x->n_cols / KERN_BLOCK, n_tiles = (n + PANEL_TILE_MAX - 1) / PANEL_TILE_MAX;
+    float *y = out.y;
     _Alignas(64) struct panel panel;
 
-    if (n < PANEL_MIN) {
-        struct tile_weights w = {NULL, group, n_blocks};
-
-        tiles(y, y_stride, rows, 0, &w, x, type, n);
-        return;
-    }
     for (uint32_t b = 0; b < n_blocks; b += PANEL_BLOCKS) {
-        struct tile_weights w = {&panel, group, n_blocks - b < PANEL_BLOCKS ? n_blocks - b : PANEL_BLOCKS};
+        uint32_t part = n_blocks - b < PANEL_BLOCKS ? n_blocks - b : PANEL_BLOCKS;
+        /* Next come these groups' next blocks or, after the last, the next groups' first ones. */
+        const uint8_t *next = b + part < n_blocks ? group + (b + part) * block_bytes : group + n_groups * group_bytes;
+        struct ahead ahead = {{(const char *)next, (const char *)next + group_bytes}, 0};
+        uint32_t lines_left = (uint32_t)(part * block_bytes / LINE);
 
-        panel_fill(&panel, type, group + b * block_bytes, w.n_blocks);
-        tiles(y, y_stride, rows, b, &w, x, type, n);
+        for (uint32_t g = 0; g < n_groups; g++)
+            panel_fill(&panel, g, type, group + g * group_bytes + b * block_bytes, part);
+        out.first = b == 0;
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
+            struct tile_in in = tile_in_at(x, i0, b);
+
+            ahead.lines = (lines_left + (n_tiles - t) * part - 1) / ((n_tiles - t) * part);
+            lines_left -= lines_left < ahead.lines * part ? lines_left : ahead.lines * part;
+            out.y = y + i0 * out.stride;
+            if (type == DTYPE_Q4_0)
+                panel_tile_n(&out, &panel, &in, &ahead, part, DTYPE_Q4_0, n_groups, size);
+            else if (type == DTYPE_Q4_1)
+                panel_tile_n(&out, &panel, &in, &ahead, part, DTYPE_Q4_1, n_groups, size);
+            else
+                panel_tile_n(&out, &panel, &in, &ahead, part, DTYPE_Q8_0, n_groups, size);
+        }
     }
 }
 
@@ -302,24 +405,37 @@ KERN_INLINE void float_group(float *y, size_t y_stride, __mmask16 rows, const ui
         float_tile(y + i * y_stride, y_stride, rows, group, type, x + (size_t)i * n_cols, n_cols, 1);
 }
 
+/* Mask of the rows of group g that the matrix has. */
+static __mmask16 group_rows(const struct packed_matrix *w, uint32_t g)
+{
+    uint32_t left = w->n_rows - g * KERN_ROWS;
+
+    return left >= KERN_ROWS ? 0xffff : (__mmask16)((1u << left) - 1);
+}
+
 void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
                    const struct quant_rows *q, const float *x, uint32_t n)
 {
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
+    int is_int = w->type == DTYPE_Q4_0 || w->type == DTYPE_Q4_1 || w->type == DTYPE_Q8_0;
+    uint32_t step = is_int && n >= PANEL_MIN ? PANEL_GROUPS : 1;
 
-    for (uint32_t g = group0; g < group1; g++) {
+    for (uint32_t g = group0; g < group1; g += step) {
         const uint8_t *group = w->data + g * group_bytes;
-        uint32_t left = w->n_rows - g * KERN_ROWS;
-        __mmask16 rows = left >= KERN_ROWS ? 0xffff : (__mmask16)((1u << left) - 1);
-        float *out = y + g * KERN_ROWS;
+        uint32_t n_groups = group1 - g < step ? group1 - g : step;
+        struct tile_out out = {y + g * KERN_ROWS, y_stride, {group_rows(w, g)}, 1};
 
-        if (is_q4(w->type) || w->type == DTYPE_Q8_0)
-            int_group(out, y_stride, rows, group, w->type, q, n);
+        if (n_groups == 2)
+            out.rows[1] = group_rows(w, g + 1);
+        if (is_int && n >= PANEL_MIN)
+            panel_groups(out, group, w->type, n_groups, q, n);
+        else if (is_int)
+            direct_group(out, group, w->type, q, n);
         else if (w->type == DTYPE_F32)
-            float_group(out, y_stride, rows, group, DTYPE_F32, x, w->n_cols, n);
+            float_group(out.y, y_stride, out.rows[0], group, DTYPE_F32, x, w->n_cols, n);
         else if (w->type == DTYPE_F16)
-            float_group(out, y_stride, rows, group, DTYPE_F16, x, w->n_cols, n);
+            float_group(out.y, y_stride, out.rows[0], group, DTYPE_F16, x, w->n_cols, n);
         else
-            float_group(out, y_stride, rows, group, DTYPE_BF16, x, w->n_cols, n);
+            float_group(out.y, y_stride, out.rows[0], group, DTYPE_BF16, x, w->n_cols, n);
     }
 }
