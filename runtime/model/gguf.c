@@ -475,12 +475,17 @@ static int read_count(struct cursor *c, const char *of, uint32_t max, uint32_t b
 
     if (err < 0)
         return err;
-    /* Before anything is allocated: as many entries cannot be in the bytes that are left. */
-    if (n > max || n > c->size / bytes_min) {
+    /* Before anything is allocated. */
+    if (n > max) {
+        diag_set(c->diag, "%s: the number of %s is %" PRIu64 "; at most %" PRIu32 " are read",
+                 c->path, of, n, max);
+        return -EINVAL;
+    }
+    if (n > c->size / bytes_min) {
         diag_set(c->diag,
-                 "%s: the number of %s is %" PRIu64 "; a file of %" PRIu64
-                 " bytes cannot hold them, or they are over %" PRIu32,
-                 c->path, of, n, c->size, max);
+                 "%s: the number of %s is %" PRIu64 ", which needs %" PRIu64
+                 " bytes or more, the file has %" PRIu64 " bytes",
+                 c->path, of, n, n * bytes_min, c->size);
         return -EINVAL;
     }
     *ret = (uint32_t)n;
