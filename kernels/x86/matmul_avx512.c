@@ -18,7 +18,7 @@
 #define TILE_MAX       12   /* accumulators of a tile: as many integer ones beside them fit the registers */
 #define PANEL_GROUPS   2    /* groups that share each activation load: with one, loads would be the limit */
 #define PANEL_TILE_MAX (TILE_MAX / PANEL_GROUPS)
-#define PANEL_MIN      16   /* activation rows from which a panel pays */
+#define PANEL_MIN      (TILE_MAX + 1) /* activation rows from which a panel pays: below, one tile reads each weight once */
 #define PANEL_BLOCKS   24   /* blocks of a panel: 30 KB, and no limit to n_cols */
 #define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
 
