@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 
-import make_gguf
 from harness import DATA, Daemon, Scratch, ask, as_bytes, load, main, note, program, refused, test, tokenring
+import make_gguf      # harness has put tests/tools on the path
 
 REFUSE_S_MAX = 20       # far above what a refusal takes; a hang fails
 

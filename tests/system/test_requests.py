@@ -4,8 +4,8 @@
 
 import json
 
-import make_gguf
 from harness import Daemon, Scratch, ask, load, main, refused, test, tokenring
+import make_gguf      # harness has put tests/tools on the path
 
 COUNTING = "1, 2, 3, 4, 5, 6,"      # goes on with " 7, 8, 9, 10, ..." (tests/data/greedy.json, margins above 1.9)
 
