@@ -12,6 +12,8 @@ static int output_append(struct sched *s, struct request *req, const struct deto
         return 0;
     if (piece->n_bytes > s->opt.out_bytes_max - req->n_text ||
         piece->n_ids > s->opt.n_ctx + 1 - req->n_out || req->n_marks == 2 * (s->opt.n_ctx + 1))
+        req->out_full = 1;
+    if (req->out_full)
         return -ENOSPC;
 
     memcpy(req->out_text + req->n_text, piece->text, piece->n_bytes);

@@ -104,6 +104,7 @@ struct request {
     uint32_t n_text;
     struct piece_mark *marks;    /* [2 * (n_ctx + 1)]: how many ids and bytes the first i + 1 pieces hold */
     uint32_t n_marks;
+    int out_full;                /* a piece did not fit: nothing comes after it */
     float *logprobs;             /* [n_ctx] LOGPROBS: n_prompt - 1 of them */
     uint32_t n_logprobs;
 

@@ -233,7 +233,7 @@ void request_end(struct sched *s, struct request *req, enum end_status status,
     default:
         assert(req->state != REQUEST_ENDED && req->state != REQUEST_FREE); /* ends once */
     }
-    if (status == END_CONTEXT && req->message[0] == 0) {
+    if (status == END_CONTEXT && req->out_full) {
         req->have = s->opt.out_bytes_max;
         snprintf(req->message, sizeof req->message, "the output has more than %u bytes of text",
                  s->opt.out_bytes_max);

@@ -277,11 +277,11 @@ END_TEST
 
 START_TEST(equal_logits_are_cut_at_exactly_the_lowest_ids)
 {
-    static const float logits[4096]; /* all 0: each weight is 1, so every sum is exact */
-    struct sampler *s = sampler_for(4096);
+    static const float logits[2200]; /* all 0: each weight is 1, so every sum is exact */
+    struct sampler *s = sampler_for(2200);
     uint32_t below_k = 0, below_p = 0, id;
 
-    for (uint64_t pos = 0; pos < 20000; pos++) {
+    for (uint64_t pos = 0; pos < 8000; pos++) {
         struct sampling top_k = {.seed = 3, .temperature = 1, .top_k = 37};
         struct sampling top_p = {.seed = 3, .temperature = 1, .top_p = 0.5f};
 
@@ -291,7 +291,7 @@ START_TEST(equal_logits_are_cut_at_exactly_the_lowest_ids)
         below_p = id > below_p ? id : below_p;
     }
     ck_assert_uint_eq(below_k, 36);
-    ck_assert_uint_eq(below_p, 2047); /* missed by chance with (2047 / 2048) ^ 20000, below 1e-4 */
+    ck_assert_uint_eq(below_p, 1099); /* missed by chance with (1099 / 1100) ^ 8000, below 1e-3 */
     sampler_free(s);
 }
 END_TEST

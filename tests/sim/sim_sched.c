@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_sched.c - the scheduler, its pages and the detokeniser under a seeded simulation.
+ *
+ * Clock and executor are fake. The executor keeps for each (page, slot) a hash of the sequence up to there,
+ * made from the hash it reads through the page table at the position before; what comes next is a function
+ * of that hash. So a wrong page table, a stale page or a page held twice gives wrong tokens. Beside it an
+ * oracle runs every request alone, without pages, steps or chunks, and what ends must equal what it says.
+ * Arrivals, cancels, deadlines, stops, NaNs and ends from inside a step are random; the invariants are
+ * checked after every step. An episode is a seed, so a failure can be repeated: it is in the message.
+ *
+ * TOKENRING_LONG=1 runs a hundred times as many episodes.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "runtime/kv/page.h"
+#include "runtime/sched/sched.h"
+#include "tests/sim/fake_vocab.h"
+
+#define EPISODES 16     /* of one test; each has its own limits */
+#define STEPS 2500      /* with arrivals; then it drains */
+#define SEEDS 8
+#define PAGES_MAX 64
+#define ROWS_MAX 96
+#define LOGITS_MAX 24
+#define SLOTS_MAX 64
+#define N_CTX_MAX 700
+#define TEXT_MAX (64 * (N_CTX_MAX + 1))
+
+/* What we know of the request in a slot beside what the scheduler knows. */
+struct spec {
+    int alive;
+    struct sampling sampling;
+    int ended_by_us;       /* sched_end from the hook: its status */
+    int ended_seen;
+    uint64_t ended_order;  /* for "exactly once" */
+    uint32_t n_out_seen;   /* output never shrinks */
+};
+
+static struct sim {
+    uint64_t seed, rng, now_ns;
+    struct sched_opt opt;
+    struct backend backend;
+    struct sampler *sampler, *oracle_sampler;
+    struct sched *sched;
+    struct vocab vocab;
+    uint64_t kv[PAGES_MAX][KV_PAGE];
+    float logits[LOGITS_MAX][FAKE_VOCAB];
+    struct pair { uint32_t a, b; int bad; } row[LOGITS_MAX]; /* what logits[i] has set */
+    struct spec spec[SLOTS_MAX];
+    struct sched_counts last;
+    int draining;
+    uint64_t n_taken, n_ended, output_of_ended, prompt_of_ended;
+    uint64_t submitted, by_status[16];
+} sim;
+
+/* ck_assert writes to a file also when all is well, which is most of the time here. */
+#define SIM(cond) \
+    do { \
+        if (!(cond)) \
+            ck_abort_msg("seed %llu step %llu: %s", (unsigned long long)sim.seed, \
+                         (unsigned long long)sim.last.steps, #cond); \
+    } while (0)
+
+static uint64_t mix(uint64_t h, uint64_t x) /* the finaliser of MurmurHash3 over both */
+{
+    h ^= x * 0x9e3779b97f4a7c15ull;
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdull;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53ull;
+    return h ^ h >> 33;
+}
+
+static uint32_t rnd(uint32_t below)
+{
+    sim.rng = mix(sim.rng, 1);
+    return (uint32_t)((sim.rng >> 32) * below >> 32);
+}
+
+static uint32_t between(uint32_t low, uint32_t high)
+{
+    return low + rnd(high - low + 1);
+}
+
+static uint64_t sim_now(void)
+{
+    return sim.now_ns;
+}
+
+/* ---- the model: two equal candidates that a sequence's hash names --------------------------------- */
+
+static struct pair model_next(uint64_t h)
+{
+    struct pair next = {.bad = h % 3001 == 0};
+
+    next.a = (uint32_t)(h >> 32) % 48;
+    if (next.a < 8)
+        next.a = FAKE_EOS + next.a; /* also control ids, long tokens, parts of characters */
+    else
+        next.a += 'a' - 8;          /* letters, so that stop strings match, and a few bytes that are none */
+    next.b = h % 7 == 0 ? 0xac : 'a' + (uint32_t)(h >> 20) % 4;
+    if (next.a == FAKE_EOS && h % 3 != 0)
+        next.a = 'e';
+    return next;
+}
+
+static void model_row(float *logits, struct pair *set, uint64_t h)
+{
+    logits[set->a] = logits[set->b] = 0;
+    *set = model_next(h);
+    logits[set->a] = logits[set->b] = set->bad ? NAN : 40;
+}
+
+static void hook(void);
+
+static void sim_forward(void *self, const struct step *step, const float **ret_logits)
+{
+    uint32_t logit = 0, row = 0;
+
+    (void)self;
+    SIM(step->n_rows >= 1 && step->n_rows <= sim.backend.rows_max);
+    SIM(step->n_logits <= sim.backend.logits_max);
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+
+        SIM(seq->row0 == row && seq->n_rows > 0);
+        for (uint32_t r = 0; r < seq->n_rows; r++, row++) {
+            uint32_t pos = seq->pos0 + r;
+            uint64_t before = 17;
+
+            SIM(pos < sim.opt.n_ctx);
+            if (pos > 0)
+                before = sim.kv[seq->pages[(pos - 1) / KV_PAGE]][(pos - 1) % KV_PAGE];
+            sim.kv[seq->pages[pos / KV_PAGE]][pos % KV_PAGE] = mix(before, step->tokens[row]);
+            if (logit < step->n_logits && step->logit_rows[logit] == row) {
+                model_row(sim.logits[logit], &sim.row[logit],
+                          sim.kv[seq->pages[pos / KV_PAGE]][pos % KV_PAGE]);
+                logit++;
+            }
+        }
+    }
+    SIM(row == step->n_rows && logit == step->n_logits);
+    sim.now_ns += between(100000, 2000000);
+    hook();
+    *ret_logits = sim.logits[0];
+}
+
+static uint32_t sim_argmax(void *self, const float *logits, int *ret_bad)
+{
+    const struct pair *set = &sim.row[(uint32_t)(logits - sim.logits[0]) / FAKE_VOCAB];
+
+    (void)self;
+    *ret_bad = set->bad;
+    return set->a < set->b ? set->a : set->b;
+}
+
+/* ---- the oracle ----------------------------------------------------------------------------------- */
+
+static struct {
+    enum end_status status;
+    enum end_finish finish;
+    uint32_t ids[N_CTX_MAX + 1], n_ids;       /* delivered */
+    uint8_t text[TEXT_MAX];
+    uint32_t n_text;
+    uint32_t all[N_CTX_MAX + 1], n_all;       /* generated, also what a stop took away */
+    uint8_t all_text[TEXT_MAX];
+    uint32_t n_all_text;
+    float logprobs[N_CTX_MAX];
+    uint32_t n_logprobs;
+} oracle;
+
+static int oracle_take(struct detok *d, int found, struct detok_piece *piece)
+{
+    while (found) {
+        memcpy(oracle.ids + oracle.n_ids, piece->ids, piece->n_ids * sizeof *piece->ids);
+        oracle.n_ids += piece->n_ids;
+        memcpy(oracle.text + oracle.n_text, piece->text, piece->n_bytes);
+        oracle.n_text += piece->n_bytes;
+        if (found == DETOK_STOPPED)
+            return 1;
+        found = detok_more(d, piece);
+    }
+    return 0;
+}
+
+static int oracle_stops(const struct request *req, uint32_t id)
+{
+    for (uint32_t i = 0; i < req->n_stop_ids; i++) {
+        if (req->stop_ids[i] == id)
+            return 1;
+    }
+    return !req->ignore_eos && id == FAKE_EOS;
+}
+
+static void oracle_generate(const struct request *req, uint64_t h)
+{
+    static float logits[FAKE_VOCAB];
+    static struct pair set;
+    static struct detok d;
+    struct detok_piece piece;
+    int cut = 1;
+
+    detok_init(&d, &sim.vocab);
+    for (uint32_t i = 0; i < req->detok.n_stops; i++)
+        SIM(detok_add_stop(&d, req->detok.stop[i], req->detok.stop_bytes[i]) == 0);
+    oracle.finish = FINISH_LENGTH;
+    while (oracle.n_all < req->max_tokens && req->n_prompt + oracle.n_all < sim.opt.n_ctx) {
+        const uint8_t *text;
+        uint32_t id;
+        size_t n;
+
+        model_row(logits, &set, h);
+        if (sampler_pick(sim.oracle_sampler, logits, &req->sampling, req->n_prompt + oracle.n_all, &id) < 0) {
+            oracle.status = END_NUMERIC;
+            oracle.finish = FINISH_NONE;
+            break;
+        }
+        if (oracle_stops(req, id)) {
+            oracle.finish = FINISH_STOP;
+            cut = 0;
+            break;
+        }
+        h = mix(h, id);
+        oracle.all[oracle.n_all++] = id;
+        text = vocab_bytes(&sim.vocab, id, &n);
+        memcpy(oracle.all_text + oracle.n_all_text, text, n);
+        oracle.n_all_text += (uint32_t)n;
+        if (oracle_take(&d, detok_feed(&d, id, &piece), &piece)) {
+            oracle.finish = FINISH_STOP;
+            return;
+        }
+    }
+    oracle_take(&d, detok_flush(&d, cut, &piece), &piece);
+}
+
+/* What the request gives alone. */
+static void oracle_run(const struct request *req)
+{
+    static float logits[FAKE_VOCAB];
+    static struct pair set;
+    uint64_t h = 17;
+
+    oracle.status = END_OK;
+    oracle.finish = FINISH_NONE;
+    oracle.n_ids = oracle.n_text = oracle.n_all = oracle.n_all_text = oracle.n_logprobs = 0;
+    for (uint32_t i = 0; i < req->n_prompt; i++) {
+        h = mix(h, req->tokens[i]);
+        if (req->op != REQUEST_LOGPROBS || i + 1 == req->n_prompt || oracle.status != END_OK)
+            continue;
+        model_row(logits, &set, h);
+        if (logprob_of(sim.oracle_sampler, logits, req->tokens[i + 1], &oracle.logprobs[i]) < 0)
+            oracle.status = END_NUMERIC;
+        else
+            oracle.n_logprobs++;
+    }
+    if (req->op == REQUEST_GENERATE)
+        oracle_generate(req, h);
+}
+
+/* ---- what has ended ------------------------------------------------------------------------------- */
+
+static void check_ended(const struct request *req, const struct spec *spec)
+{
+    int early = req->status == END_CANCELLED || req->status == END_DEADLINE || req->status == END_OVERLOADED ||
+                req->status == END_SLOW;
+
+    oracle_run(req);
+    SIM(req->stamp[STAMP_DONE] == sim.now_ns || req->stamp[STAMP_DONE] < sim.now_ns);
+    SIM(req->n_pages == 0 && req->n_reserved == 0);
+    SIM(req->status != END_DEADLINE || (req->deadline_ns && req->stamp[STAMP_DONE] >= req->deadline_ns));
+    SIM(req->status != END_CANCELLED || req->cancel);
+    SIM(req->status != END_SLOW || spec->ended_by_us);
+    SIM(req->status != END_OVERLOADED || req->retry_after_ns > 0);
+    SIM(req->status != END_OVERLOADED || req->stamp[STAMP_PREFILL] == 0 ||
+        req->max_tokens == REQUEST_MAX_TOKENS_NONE);
+    if (req->status == END_CONTEXT) {
+        SIM(req->n_prompt > sim.opt.n_ctx && req->have == sim.opt.n_ctx && req->want == req->n_prompt);
+        return;
+    }
+    if (early) {
+        SIM(req->n_out <= oracle.n_all && req->n_text <= oracle.n_all_text);
+        SIM(memcmp(req->out_ids, oracle.all, req->n_out * sizeof *req->out_ids) == 0);
+        SIM(memcmp(req->out_text, oracle.all_text, req->n_text) == 0);
+        SIM(req->n_logprobs <= oracle.n_logprobs);
+    } else {
+        SIM(req->status == oracle.status && req->finish == oracle.finish);
+        SIM(req->n_out == oracle.n_ids && req->n_text == oracle.n_text);
+        SIM(memcmp(req->out_ids, oracle.ids, req->n_out * sizeof *req->out_ids) == 0);
+        SIM(memcmp(req->out_text, oracle.text, req->n_text) == 0);
+        SIM(req->n_logprobs == oracle.n_logprobs);
+        SIM(req->n_discarded == oracle.n_all - oracle.n_ids);
+    }
+    SIM(memcmp(req->logprobs, oracle.logprobs, req->n_logprobs * sizeof *req->logprobs) == 0);
+}
+
+/* Looks at what has ended; gives some of it back, the rest stays as if a reader were slow. */
+static void collect(int all)
+{
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        struct request *req = sched_slot(sim.sched, i);
+        struct spec *spec = &sim.spec[i];
+
+        if (req->state != REQUEST_ENDED)
+            continue;
+        SIM(spec->alive);
+        if (!spec->ended_seen) {
+            spec->ended_seen = 1;
+            sim.n_ended++;
+            sim.output_of_ended += req->n_out;
+            sim.by_status[req->status & 15]++;
+            if (req->op != REQUEST_TOKENIZE) {
+                uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+
+                sim.prompt_of_ended += req->n_computed < rows ? req->n_computed : rows;
+                check_ended(req, spec);
+            }
+        }
+        if (all || rnd(4) == 0) {
+            spec->alive = 0;
+            sched_request_give(sim.sched, req);
+        }
+    }
+}
+
+/* ---- invariants ----------------------------------------------------------------------------------- */
+
+static void check_counts(const struct sched_counts *c, uint64_t output_running, uint64_t prompt_running)
+{
+    uint64_t ended = 0;
+
+    SIM(c->finished >= sim.last.finished && c->cancelled >= sim.last.cancelled && c->failed >= sim.last.failed);
+    SIM(c->output_tokens >= sim.last.output_tokens && c->prompt_tokens >= sim.last.prompt_tokens);
+    SIM(c->steps >= sim.last.steps);
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++)
+        ended += sched_slot(sim.sched, i)->state == REQUEST_ENDED && !sim.spec[i].ended_seen;
+    SIM(c->finished + c->cancelled + c->failed == sim.n_ended + ended);
+    SIM(sim.n_taken == sim.n_ended + ended + c->running + c->queued + c->text);
+    if (ended == 0) {
+        SIM(c->output_tokens == sim.output_of_ended + output_running);
+        SIM(c->prompt_tokens == sim.prompt_of_ended + prompt_running);
+    }
+    sim.last = *c;
+}
+
+static void check_invariants(int after_step)
+{
+    uint32_t used = 0, reserved = 0, states[REQUEST_ENDED + 1] = {0};
+    uint64_t held = 0, newest_running = 0, oldest_queued = UINT64_MAX, output = 0, prompt = 0;
+    struct sched_counts c;
+
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        const struct request *req = sched_slot(sim.sched, i);
+        uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+
+        SIM(req->slot == i);
+        states[req->state]++;
+        if (req->state != REQUEST_RUNNING && req->state != REQUEST_QUEUED)
+            continue;
+        used += req->n_pages;
+        reserved += req->n_reserved;
+        output += req->n_out;
+        prompt += req->n_computed < rows ? req->n_computed : rows;
+        SIM(req->n_pages >= pages_for(req->n_computed));
+        for (uint32_t p = 0; p < req->n_pages; p++) {
+            SIM(req->pages[p] < sim.opt.n_pages);
+            SIM((held >> req->pages[p] & 1) == 0); /* in one table only */
+            held |= 1ull << req->pages[p];
+        }
+        if (req->state == REQUEST_QUEUED) {
+            SIM(req->n_pages == 0 && req->n_reserved == 0 && req->n_computed == 0);
+            oldest_queued = req->order < oldest_queued ? req->order : oldest_queued;
+        } else {
+            newest_running = req->order > newest_running ? req->order : newest_running;
+        }
+        SIM(req->n_out >= sim.spec[i].n_out_seen);
+        sim.spec[i].n_out_seen = req->n_out;
+        if (after_step) {
+            SIM(!req->cancel && !sim.spec[i].ended_by_us);
+            SIM(req->deadline_ns == 0 || sim.now_ns < req->deadline_ns);
+        }
+    }
+    sched_counts(sim.sched, &c);
+    SIM(states[REQUEST_RUNNING] == c.running && states[REQUEST_QUEUED] == c.queued);
+    SIM(states[REQUEST_TEXT] == c.text);
+    SIM(c.pages_used == used && c.pages_reserved == reserved && c.pages_total == sim.opt.n_pages);
+    SIM(used + reserved <= sim.opt.n_pages);
+    SIM(c.running <= sim.opt.running_max);
+    SIM(c.running == 0 || c.queued == 0 || newest_running < oldest_queued); /* first come, first served */
+    check_counts(&c, output, prompt);
+}
+
+/* ---- events --------------------------------------------------------------------------------------- */
+
+static uint32_t random_length(uint32_t n_ctx)
+{
+    switch (rnd(20)) {
+    case 0:
+        return n_ctx - 1 + rnd(4);
+    case 1:
+    case 2:
+        return between(1, n_ctx);
+    default:
+        return between(1, n_ctx < 30 ? n_ctx : 30);
+    }
+}
+
+static void random_stops(struct request *req)
+{
+    static const char *const stops[] = {"a", "ab", "abc", "ca", "hello ", "bb", "xxxxa", "\x82\xac"};
+
+    for (uint32_t n = rnd(4) == 0 ? between(1, 3) : 0; n > 0; n--) {
+        const char *stop = stops[rnd(sizeof stops / sizeof stops[0])];
+
+        SIM(detok_add_stop(&req->detok, (const uint8_t *)stop, (uint32_t)strlen(stop)) == 0);
+    }
+    for (uint32_t n = rnd(8) == 0 ? between(1, 2) : 0; n > 0; n--)
+        req->stop_ids[req->n_stop_ids++] = 'a' + rnd(40);
+}
+
+static void arrive(void)
+{
+    struct request *req = sched_request_take(sim.sched);
+    struct spec *spec;
+
+    if (!req) {
+        SIM(sched_slots(sim.sched) == sim.opt.queued_max + 2 * sim.opt.running_max);
+        return;
+    }
+    spec = &sim.spec[req->slot];
+    SIM(!spec->alive);
+    *spec = (struct spec){.alive = 1};
+    sim.n_taken++;
+    detok_init(&req->detok, &sim.vocab);
+    req->op = rnd(12) == 0 ? REQUEST_LOGPROBS : rnd(40) == 0 ? REQUEST_TOKENIZE : REQUEST_GENERATE;
+    req->max_tokens = rnd(5) == 0 ? REQUEST_MAX_TOKENS_NONE : rnd(rnd(3) == 0 ? 400 : 40);
+    req->sampling = (struct sampling){.seed = rnd(1000), .temperature = rnd(3) == 0 ? 0.7f : 0};
+    if (rnd(2))
+        req->sampling.top_p = 0.9f;
+    req->ignore_eos = rnd(6) == 0;
+    random_stops(req);
+    if (rnd(6) == 0)
+        req->deadline_ns = sim.now_ns + (uint64_t)rnd(60) * 1000000;
+    req->n_prompt = random_length(sim.opt.n_ctx);
+    for (uint32_t i = 0; i < req->n_prompt && i <= sim.opt.n_ctx; i++)
+        req->tokens[i] = rnd(FAKE_VOCAB);
+    if (rnd(30) == 0)
+        req->cancel = 1;
+    if (req->op == REQUEST_TOKENIZE || rnd(50) == 0) { /* never submitted */
+        req->op = REQUEST_TOKENIZE;
+        sched_end(sim.sched, req, rnd(2) ? END_OK : END_INVALID, sim.now_ns);
+        SIM(req->state == REQUEST_ENDED);
+        return;
+    }
+    sim.submitted++;
+    sched_submit(sim.sched, req, sim.now_ns);
+    SIM(req->state == REQUEST_QUEUED || req->state == REQUEST_ENDED);
+}
+
+/* Cancels or ends somebody, also who has ended already. */
+static void harm(void)
+{
+    struct request *req = sched_slot(sim.sched, rnd(sched_slots(sim.sched)));
+
+    if (req->state == REQUEST_FREE)
+        return;
+    if (rnd(2)) {
+        req->cancel = 1;
+    } else {
+        if (req->state != REQUEST_ENDED)
+            sim.spec[req->slot].ended_by_us = 1;
+        sched_end(sim.sched, req, END_SLOW, sim.now_ns);
+    }
+}
+
+static void events(uint32_t busy)
+{
+    while (rnd(100) < busy)
+        arrive();
+    if (rnd(12) == 0)
+        harm();
+    if (rnd(3) == 0)
+        collect(0);
+}
+
+static void hook(void)
+{
+    if (!sim.draining && rnd(3) == 0) {
+        events(20);
+        sched_expire(sim.sched, sim.now_ns);
+    }
+}
+
+/* The oldest prompt in prefill, and how far it is. */
+static struct request *oldest_prefill(uint32_t *ret_computed)
+{
+    struct request *oldest = NULL;
+
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        struct request *req = sched_slot(sim.sched, i);
+        uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+
+        if (req->state == REQUEST_RUNNING && req->n_computed < rows && (!oldest || req->order < oldest->order))
+            oldest = req;
+    }
+    *ret_computed = oldest ? oldest->n_computed : 0;
+    return oldest;
+}
+
+static void step(void)
+{
+    uint32_t computed, rows;
+    struct request *oldest = oldest_prefill(&computed);
+    uint64_t order = oldest ? oldest->order : 0;
+
+    rows = sched_step(sim.sched, sim_now);
+    if (oldest && oldest->state == REQUEST_RUNNING && oldest->order == order)
+        SIM(oldest->n_computed > computed);
+    SIM(rows > 0 || sim.last.running + sim.last.queued == 0 || !sched_has_work(sim.sched));
+    check_invariants(1);
+}
+
+static void limits_choose(void)
+{
+    uint32_t running = between(1, rnd(2) ? 4 : 12);
+
+    sim.opt = (struct sched_opt){
+        .running_max = running,
+        .queued_max = rnd(12),
+        .n_pages = between(1, rnd(2) ? 8 : PAGES_MAX),
+        .n_ctx = between(2, N_CTX_MAX),
+        .chunk_rows = between(1, 60),
+        .out_bytes_max = TEXT_MAX,
+        .vocab = &sim.vocab,
+    };
+    sim.vocab.bos = VOCAB_NONE;
+    sim.backend = (struct backend){
+        .rows_max = between(running + 1, ROWS_MAX),
+        .logits_max = between(running, LOGITS_MAX),
+        .n_vocab = FAKE_VOCAB,
+        .forward = sim_forward,
+        .argmax = sim_argmax,
+    };
+}
+
+static void episode(uint64_t seed)
+{
+    const struct cpu_kernels *kernels = cpu_kernels_get(CPU_AUTO, NULL);
+    uint32_t busy;
+
+    memset(&sim, 0, sizeof sim);
+    sim.seed = sim.rng = seed;
+    sim.now_ns = 1;
+    limits_choose();
+    busy = between(2, 60);
+    ck_assert_int_eq(sampler_new(&sim.sampler, FAKE_VOCAB, kernels), 0);
+    ck_assert_int_eq(sampler_new(&sim.oracle_sampler, FAKE_VOCAB, kernels), 0);
+    ck_assert_int_eq(sched_new(&sim.sched, &sim.opt, &sim.backend, sim.sampler), 0);
+    sim.opt.n_ctx = sched_n_ctx(sim.sched);
+    SIM(sched_slots(sim.sched) <= SLOTS_MAX);
+
+    for (uint32_t i = 0; i < STEPS; i++) {
+        events(busy);
+        check_invariants(0);
+        step();
+        if (rnd(10) == 0)
+            sim.now_ns += rnd(20000000);
+    }
+    sim.draining = 1;
+    for (uint32_t i = 0; sched_has_work(sim.sched); i++) {
+        SIM(i < 200000); /* it ends */
+        step();
+        collect(1);
+    }
+    collect(1);
+    check_invariants(1);
+    SIM(sim.last.pages_used == 0 && sim.last.pages_reserved == 0);
+    SIM(sim.last.running + sim.last.queued + sim.last.text == 0);
+    SIM(sim.last.finished + sim.last.cancelled + sim.last.failed == sim.n_taken);
+    sched_free(sim.sched);
+    sampler_free(sim.sampler);
+    sampler_free(sim.oracle_sampler);
+}
+
+START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind)
+{
+    uint64_t seen[16] = {0}, submitted = 0;
+    int is_long = getenv("TOKENRING_LONG") != NULL;
+
+    for (uint64_t i = 0; i < EPISODES * (is_long ? 100u : 1u); i++) {
+        episode((uint64_t)(1 + _i) + i * SEEDS);
+        for (int k = 0; k < 16; k++)
+            seen[k] += sim.by_status[k];
+        submitted += sim.submitted;
+    }
+    /* The simulation reached every way to end. */
+    ck_assert_uint_gt(submitted, EPISODES * 100);
+    ck_assert_uint_gt(seen[END_OK], 0);
+    ck_assert_uint_gt(seen[END_CONTEXT], 0);
+    ck_assert_uint_gt(seen[END_DEADLINE], 0);
+    ck_assert_uint_gt(seen[END_OVERLOADED & 15], 0);
+    ck_assert_uint_gt(seen[END_CANCELLED], 0);
+    ck_assert_uint_gt(seen[END_NUMERIC], 0);
+    ck_assert_uint_gt(seen[END_SLOW], 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sim_sched");
+    TCase *tc = tcase_create("sim_sched");
+    SRunner *sr = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(tc, 3600);
+    tcase_add_loop_test(tc, random_requests_end_once_as_they_would_alone_and_leave_no_page_behind, 0, SEEDS);
+    suite_add_tcase(suite, tc);
+    srunner_set_tap(sr, "-");
+    srunner_run_all(sr, CK_SILENT);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
