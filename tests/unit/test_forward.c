@@ -16,7 +16,7 @@
 #define PAGES    64u
 
 /* Largest distance from a logit or log-probability of the witness, see below. */
-#define TOLERANCE_F 0.01
+#define TOLERANCE_F 0.005
 #define TOLERANCE_Q 0.3
 
 static const char *source_root;

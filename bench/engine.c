@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.c - speed of the forward pass on a real model: bench_engine [MODEL [THREADS [VARIANT]]]
+ *
+ * Without MODEL: TOKENRING_TEST_MODEL. Each round decodes one text, prefills 512 tokens and decodes
+ * batches, in turn, so that a noisy minute hits all of them; medians of the rounds are printed.
+ * Shares are of what this machine reads from memory and multiplies with 8-bit integers at most.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/limits.h"
+#include "runtime/base/clock.h"
+#include "runtime/exec/cpu.h"
+#include "runtime/kv/page.h"
+
+#define ROUNDS      5
+#define ROWS_MAX    512u
+#define PROMPT      32u   /* tokens before decoding starts */
+#define DECODE      128u  /* tokens of the single text */
+#define BATCHED     48u   /* tokens of each text of a batch */
+#define LONG        4096u /* positions before the deep decode */
+#define DEEP        32u   /* tokens decoded there */
+#define PREFILL     512u
+#define TEXT_PAGES  ((LONG + DEEP) / KV_PAGE + 1)
+#define BATCH_PAGES ((PROMPT + BATCHED) / KV_PAGE + 1)
+#define BATCH_MAX   64u
+
+static const uint32_t batches[] = {1, 2, 8, 32, 64};
+static const uint32_t chunks[] = {64, 128, 256, 512};
+#define N_BATCHES (sizeof batches / sizeof batches[0])
+#define N_CHUNKS  (sizeof chunks / sizeof chunks[0])
+
+struct text {
+    uint32_t pos, next; /* token at pos */
+    uint32_t pages[TEXT_PAGES];
+};
+
+struct engine {
+    struct model *model;
+    struct team *team;
+    struct backend *backend;
+    struct text texts[BATCH_MAX];
+};
+
+/* Seconds, by round. */
+struct results {
+    double decode[ROUNDS], deep[ROUNDS], batch[N_BATCHES][ROUNDS], prefill[N_CHUNKS][ROUNDS];
+};
+
+static double seconds(uint64_t since_ns)
+{
+    return (double)(clock_ns() - since_ns) / 1e9;
+}
+
+/* Any ids will do: arithmetic takes as long for each. */
+static uint32_t token_at(const struct engine *e, uint32_t i)
+{
+    return (i * 7919u + 13u) % e->backend->n_vocab;
+}
+
+static void prefill(struct engine *e, struct text *t, uint32_t n, uint32_t chunk)
+{
+    uint32_t tokens[ROWS_MAX], last, done = 0;
+    int bad;
+
+    while (done < n) {
+        uint32_t rows = n - done < chunk ? n - done : chunk;
+        struct step_seq seq = {0, rows, t->pos, t->pages};
+        struct step step = {rows, tokens, 1, &seq, done + rows == n, &last};
+        const float *logits;
+
+        for (uint32_t i = 0; i < rows; i++)
+            tokens[i] = token_at(e, t->pos + i);
+        last = rows - 1;
+        e->backend->forward(e->backend->self, &step, &logits);
+        t->pos += rows;
+        done += rows;
+        if (done == n)
+            t->next = e->backend->argmax(e->backend->self, logits, &bad);
+    }
+}
+
+static void decode(struct engine *e, uint32_t n_texts, uint32_t n)
+{
+    uint32_t tokens[BATCH_MAX], wanted[BATCH_MAX];
+    struct step_seq seqs[BATCH_MAX];
+    struct step step = {n_texts, tokens, n_texts, seqs, n_texts, wanted};
+    int bad;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const float *logits;
+
+        for (uint32_t s = 0; s < n_texts; s++) {
+            struct text *t = &e->texts[s];
+
+            tokens[s] = t->next;
+            wanted[s] = s;
+            seqs[s] = (struct step_seq){s, 1, t->pos++, t->pages};
+        }
+        e->backend->forward(e->backend->self, &step, &logits);
+        for (uint32_t s = 0; s < n_texts; s++)
+            e->texts[s].next = e->backend->argmax(e->backend->self,
+                                                  logits + (size_t)s * e->backend->n_vocab, &bad);
+    }
+}
+
+static double time_batch(struct engine *e, uint32_t n_texts, uint32_t n)
+{
+    uint64_t start;
+
+    for (uint32_t s = 0; s < n_texts; s++) {
+        e->texts[s].pos = 0;
+        prefill(e, &e->texts[s], PROMPT, PROMPT);
+    }
+    start = clock_ns();
+    decode(e, n_texts, n);
+    return seconds(start);
+}
+
+static double time_prefill(struct engine *e, uint32_t chunk)
+{
+    uint64_t start = clock_ns();
+
+    e->texts[0].pos = 0;
+    prefill(e, &e->texts[0], PREFILL, chunk);
+    return seconds(start);
+}
+
+static double time_deep(struct engine *e)
+{
+    uint64_t start;
+
+    /* What the positions hold does not change the time, so they are not computed: earlier rounds
+     * left numbers there. */
+    e->texts[0].pos = LONG;
+    start = clock_ns();
+    decode(e, 1, DEEP);
+    return seconds(start);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double values[ROUNDS])
+{
+    qsort(values, ROUNDS, sizeof values[0], by_value);
+    return values[ROUNDS / 2];
+}
+
+/* Operations of all layers' matrices for one row: a multiplication and an addition for each weight.
+ */
+static double layer_ops(const struct hparams *hp)
+{
+    double attn = (double)hp->head_dim * (2.0 * hp->n_head + 2.0 * hp->n_head_kv);
+
+    return 2.0 * hp->n_layer * hp->n_embd * (attn + 3.0 * hp->n_ff);
+}
+
+static void open_engine(struct engine *e, const char *path, unsigned threads, const char *variant)
+{
+    struct cpu_backend_opt opt = {.n_pages = TEXT_PAGES + BATCH_MAX * BATCH_PAGES,
+                                  .rows_max = ROWS_MAX};
+    const struct cpu_kernels *kernels;
+    enum cpu_variant which;
+    const char *missing = "unknown variant";
+    struct diag diag = {""};
+    uint64_t start = clock_ns();
+
+    if (cpu_variant_parse(variant, &which) < 0 || !(kernels = cpu_kernels_get(which, &missing))) {
+        fprintf(stderr, "bench_engine: %s: %s\n", variant, missing);
+        exit(2);
+    }
+    if (team_new(&e->team, threads) < 0 ||
+        model_open(&e->model, path, 0, kernels, e->team, &diag) < 0 ||
+        cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) < 0) {
+        fprintf(stderr, "bench_engine: %s\n", diag.text);
+        exit(1);
+    }
+    printf("model %s, %.1f MB a token, loaded in %.0f ms; kernels %s, %u threads\n", e->model->name,
+           (double)e->model->weight_bytes / 1e6, seconds(start) * 1e3, kernels->name,
+           team_size(e->team));
+    for (uint32_t s = 0; s < BATCH_MAX; s++)
+        for (uint32_t i = 0; i < (s ? BATCH_PAGES : TEXT_PAGES); i++)
+            e->texts[s].pages[i] = s ? TEXT_PAGES + s * BATCH_PAGES + i : i;
+}
+
+static void run_rounds(struct engine *e, struct results *r)
+{
+    e->texts[0].pos = 0;
+    if (e->model->n_ctx >= LONG + DEEP)
+        prefill(e, &e->texts[0], LONG, ROWS_MAX); /* also warms up */
+    for (int round = 0; round < ROUNDS; round++) {
+        r->decode[round] = time_batch(e, 1, DECODE);
+        for (size_t i = 0; i < N_CHUNKS; i++)
+            r->prefill[i][round] = time_prefill(e, chunks[i]);
+        for (size_t i = 0; i < N_BATCHES; i++)
+            r->batch[i][round] = time_batch(e, batches[i], BATCHED);
+        r->deep[round] = e->model->n_ctx >= LONG + DEEP ? time_deep(e) : 0;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = argc > 1 ? argv[1] : getenv("TOKENRING_TEST_MODEL");
+    unsigned threads = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
+    double decode_s, best_prefill = 0, batch_tps[N_BATCHES], eight = 0, single = 0;
+    static struct engine e;
+    static struct results r;
+    struct limits limits;
+
+    if (!path) {
+        fprintf(stderr, "usage: bench_engine MODEL [THREADS [VARIANT]]\n");
+        return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    open_engine(&e, path, threads, argc > 3 ? argv[3] : "auto");
+    if (limits_measure(&limits, team_size(e.team)) < 0) {
+        fprintf(stderr, "bench_engine: cannot measure the machine\n");
+        return 1;
+    }
+    printf("%s: reads %.1f GB/s, %s %.0f GOP/s\n", limits.cpu, limits.read_gbs, limits.int8_method,
+           limits.int8_gops);
+    run_rounds(&e, &r);
+
+    decode_s = median(r.decode) / DECODE;
+    printf("\n%-28s %10s %10s\n", "median of 5 rounds", "tok/s", "ms");
+    printf("%-28s %10.1f %10.3f\n", "decode after 32", 1 / decode_s, decode_s * 1e3);
+    if (r.deep[0] > 0)
+        printf("%-28s %10.1f %10.3f\n", "decode after 4096", DEEP / median(r.deep),
+               r.deep[ROUNDS / 2] / DEEP * 1e3);
+    for (size_t i = 0; i < N_CHUNKS; i++) {
+        double s = median(r.prefill[i]);
+
+        printf("prefill 512 in chunks of %-3u %10.1f %10.3f\n", chunks[i], PREFILL / s, s * 1e3);
+        best_prefill = PREFILL / s > best_prefill ? PREFILL / s : best_prefill;
+    }
+    for (size_t i = 0; i < N_BATCHES; i++) {
+        double s = median(r.batch[i]) / BATCHED;
+
+        batch_tps[i] = batches[i] / s;
+        single = batches[i] == 1 ? batch_tps[i] : single;
+        eight = batches[i] == 8 ? batch_tps[i] : eight;
+        printf("batch of %-19u %10.1f %10.3f\n", batches[i], batch_tps[i], s * 1e3);
+    }
+    printf("\n");
+    printf("figure engine.decode_of_bandwidth %.3f ratio\n",
+           (double)e.model->weight_bytes / decode_s / (limits.read_gbs * 1e9));
+    printf("figure engine.prefill512_of_vnni %.3f ratio\n",
+           limits.int8_gops > 0 ? layer_ops(&e.model->hp) * best_prefill / (limits.int8_gops * 1e9)
+                                : 0);
+    printf("figure engine.batch8_over_single %.2f ratio\n", eight / single);
+    printf("figure engine.decode %.1f tok/s\n", 1 / decode_s);
+    printf("figure engine.prefill512 %.1f tok/s\n", best_prefill);
+    cpu_backend_free(e.backend);
+    model_free(e.model);
+    team_free(e.team);
+    return 0;
+}
