@@ -42,20 +42,20 @@ typedef struct tkr_conn tkr_conn;
 typedef uint64_t tkr_id; /* names a request of one connection; never reused */
 
 #define TKR_FOREVER INT64_C(-1)
-#define TKR_US(n) (INT64_C(1000) * (n))
-#define TKR_MS(n) (INT64_C(1000000) * (n))
-#define TKR_S(n) (INT64_C(1000000000) * (n))
+#define TKR_US(n)   (INT64_C(1000) * (n))
+#define TKR_MS(n)   (INT64_C(1000000) * (n))
+#define TKR_S(n)    (INT64_C(1000000000) * (n))
 
 /* Options of tkr_open; zero = default. */
 typedef struct tkr_opt {
     uint32_t size;         /* sizeof(tkr_opt) */
     uint32_t max_inflight; /* requests at once; 64 */
-    const char *path;      /* daemon's socket; else TOKENRING_SOCKET, $XDG_RUNTIME_DIR/tokenring/socket,
-                              /run/tokenring/socket, /tmp/tokenring-UID/socket, the first that answers */
-    size_t arena_bytes;    /* for prompts in flight; 1 MiB */
-    size_t bulk_bytes;     /* for token ids and log-probabilities of TOKENIZE and LOGPROBS; 1 MiB */
-    int64_t spin_ns;       /* how long tkr_wait spins before it sleeps; 0 = 50 us, negative = never spin */
-    int64_t timeout_ns;    /* for the whole of tkr_open; 0 = 5 s */
+    const char *path; /* daemon's socket; else TOKENRING_SOCKET, $XDG_RUNTIME_DIR/tokenring/socket,
+                         /run/tokenring/socket, /tmp/tokenring-UID/socket, the first that answers */
+    size_t arena_bytes; /* for prompts in flight; 1 MiB */
+    size_t bulk_bytes;  /* for token ids and log-probabilities of TOKENIZE and LOGPROBS; 1 MiB */
+    int64_t spin_ns;    /* tkr_wait spins so long before it sleeps; 0 = 50 us, negative = never */
+    int64_t timeout_ns; /* for the whole of tkr_open; 0 = 5 s */
 } tkr_opt;
 
 /* What the daemon granted. */
@@ -86,37 +86,37 @@ typedef struct tkr_bytes {
 } tkr_bytes;
 
 /*
- * One request. Zero everywhere but size and op is a valid start (tkr_req_init); max_tokens 0 really means 0.
- * TKR_DATA_MESSAGES with n_msgs 0: text[len] is the one message, of the user.
- * Text is copied into the arena at submit, unless it points into memory from tkr_arena().
+ * One request. Zero everywhere but size and op is a valid start (tkr_req_init); max_tokens 0 really
+ * means 0. TKR_DATA_MESSAGES with n_msgs 0: text[len] is the one message, of the user. Text is
+ * copied into the arena at submit, unless it points into memory from tkr_arena().
  */
 typedef struct tkr_req {
-    uint32_t size;       /* sizeof(tkr_req) */
-    uint8_t op;          /* enum tkr_op: GENERATE, TOKENIZE, LOGPROBS, NOOP */
-    uint8_t data_kind;   /* enum tkr_data_kind: where the prompt is */
-    uint8_t on_late;     /* enum tkr_on_late */
-    uint8_t class_;      /* enum tkr_class */
-    uint16_t model;      /* index in the models table */
-    uint16_t n_msgs;     /* TKR_DATA_MESSAGES: msgs[n_msgs] */
-    uint32_t n_tokens;   /* TKR_DATA_TOKENS: tokens[n_tokens] */
-    const char *text;    /* TKR_DATA_TEXT: text[len]; need not end with NUL */
+    uint32_t size;     /* sizeof(tkr_req) */
+    uint8_t op;        /* enum tkr_op: GENERATE, TOKENIZE, LOGPROBS, NOOP */
+    uint8_t data_kind; /* enum tkr_data_kind: where the prompt is */
+    uint8_t on_late;   /* enum tkr_on_late */
+    uint8_t class_;    /* enum tkr_class */
+    uint16_t model;    /* index in the models table */
+    uint16_t n_msgs;   /* TKR_DATA_MESSAGES: msgs[n_msgs] */
+    uint32_t n_tokens; /* TKR_DATA_TOKENS: tokens[n_tokens] */
+    const char *text;  /* TKR_DATA_TEXT: text[len]; need not end with NUL */
     size_t len;
     const tkr_msg *msgs;
     const uint32_t *tokens;
     const tkr_bytes *stops; /* stop strings[n_stops] */
     const uint32_t *stop_ids;
     uint32_t n_stops, n_stop_ids;
-    uint32_t max_tokens; /* TKR_MAX_TOKENS_NONE: until the context ends */
-    uint32_t flags;      /* TKR_PARAM_* */
-    uint64_t user_data;  /* yours; comes back in each event */
+    uint32_t max_tokens;  /* TKR_MAX_TOKENS_NONE: until the context ends */
+    uint32_t flags;       /* TKR_PARAM_* */
+    uint64_t user_data;   /* yours; comes back in each event */
     uint64_t deadline_ns; /* absolute CLOCK_MONOTONIC; 0 = none */
-    uint64_t seed;       /* with TKR_PARAM_SEED */
-    float temperature;   /* 0 = greedy */
+    uint64_t seed;        /* with TKR_PARAM_SEED */
+    float temperature;    /* 0 = greedy */
     float top_p, min_p;
     uint32_t top_k;
-    uint32_t model_gen;  /* 0, or the generation the model must have */
+    uint32_t model_gen; /* 0, or the generation the model must have */
     uint32_t reserved;
-    tkr_id id;           /* out, set by tkr_submit */
+    tkr_id id; /* out, set by tkr_submit */
 } tkr_req;
 
 #ifdef __cplusplus
@@ -125,8 +125,8 @@ typedef struct tkr_req {
 #define TKR_REQ_SIZE ((uint32_t)sizeof(tkr_req))
 #endif
 
-/* One user message through the model's chat template / bytes as they are, 512 tokens at most, greedy.
- * These fill a request; the strings must live until tkr_submit returns. */
+/* One user message through the model's chat template / bytes as they are, 512 tokens at most,
+ * greedy. These fill a request; the strings must live until tkr_submit returns. */
 TKR_API void tkr_req_init(tkr_req *req, int op);
 #define TKR_CHAT(string) tkr_req_chat(string)
 #define TKR_TEXT(string) tkr_req_text(string)
@@ -151,7 +151,7 @@ typedef struct tkr_event {
     uint16_t reserved;
     uint64_t user_data;
     tkr_id id;
-    const char *text;       /* in shared memory, not NUL-terminated; until the next peek or wait */
+    const char *text; /* in shared memory, not NUL-terminated; until the next peek or wait */
     uint32_t len;
     uint32_t n;
     const uint32_t *tokens; /* TEXT: until the next peek or wait */
@@ -168,30 +168,32 @@ typedef struct tkr_event {
     const char *message;    /* DONE with an error: what was wrong, "" if none; until tkr_release */
 } tkr_event;
 
-/* -ENOENT / -ECONNREFUSED: no daemon; -EACCES: refused for this user; -EPROTO: not a Tokenring daemon or another
- * major version; -EDQUOT: a limit; -ETIMEDOUT; -EINVAL: an option. errno is set as well.
- * tkr_open_error() says the last reason of this thread in one line. */
+/* -ENOENT / -ECONNREFUSED: no daemon; -EACCES: refused for this user; -EPROTO: not a Tokenring
+ * daemon or another major version; -EDQUOT: a limit; -ETIMEDOUT; -EINVAL: an option. errno is set
+ * as well. tkr_open_error() says the last reason of this thread in one line. */
 TKR_API int tkr_open(tkr_conn **ret_conn, const tkr_opt *opt);
 TKR_API void tkr_close(tkr_conn *conn); /* cancels what is in flight; NULL is allowed */
 TKR_API const char *tkr_open_error(void);
 TKR_API int tkr_get_limits(tkr_conn *conn, tkr_limits *limits);
 
-/* Memory in the request arena to write a prompt into; freed when the request that uses it is released, or by
- * tkr_arena_free. NULL: full, or larger than the arena. 64-byte aligned. */
+/* Memory in the request arena to write a prompt into; freed when the request that uses it is
+ * released, or by tkr_arena_free. NULL: full, or larger than the arena. 64-byte aligned. */
 TKR_API void *tkr_arena(tkr_conn *conn, size_t bytes);
 TKR_API void tkr_arena_free(tkr_conn *conn, void *ptr);
 
-/* Takes requests from the front: returns how many (0: queue, tags or arena are full: read events, release, try again).
- * A first request that is wrong in itself: -EINVAL; one that is larger than the whole arena: -EMSGSIZE (nothing
- * was submitted). -ESHUTDOWN: the daemon is gone. */
+/* Takes requests from the front: returns how many (0: queue, tags or arena are full: read events,
+ * release, try again). A first request that is wrong in itself: -EINVAL; one that is larger than
+ * the whole arena: -EMSGSIZE (nothing was submitted). -ESHUTDOWN: the daemon is gone. */
 TKR_API int tkr_submit(tkr_conn *conn, tkr_req *reqs, unsigned n);
 
-/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. It never makes a system call, so
- * it cannot notice that the daemon was killed: a program that only peeks calls tkr_wait(..., 0) now and then. */
+/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. It never makes
+ * a system call, so it cannot notice that the daemon was killed: a program that only peeks calls
+ * tkr_wait(..., 0) now and then. */
 TKR_API int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n);
 
-/* Waits for at least one event; 0 = timeout. When the daemon died every live request ends with a DONE event of
- * status TKR_E_GONE, within a second; after those, -ESHUTDOWN. -EDEADLK: TKR_FOREVER with nothing in flight. */
+/* Waits for at least one event; 0 = timeout. When the daemon died every live request ends with a
+ * DONE event of status TKR_E_GONE, within a second; after those, -ESHUTDOWN. -EDEADLK: TKR_FOREVER
+ * with nothing in flight. */
 TKR_API int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns);
 
 /* One store; the request still ends with one DONE event. -ENOENT: not alive. */
@@ -199,7 +201,8 @@ TKR_API int tkr_cancel(tkr_conn *conn, tkr_id id);
 /* Ordered: a CANCEL slot in the submission queue. -EAGAIN: the queue is full. */
 TKR_API int tkr_cancel_ordered(tkr_conn *conn, tkr_id id);
 
-/* Frees the tag, arena and bulk memory of a request whose DONE event was read. -EBUSY: still alive. -ENOENT. */
+/* Frees the tag, arena and bulk memory of a request whose DONE event was read. -EBUSY: still alive.
+ * -ENOENT. */
 TKR_API int tkr_release(tkr_conn *conn, tkr_id id);
 
 /* Text for a negative errno or a status; never NULL. */

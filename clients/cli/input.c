@@ -9,11 +9,12 @@
 #include "clients/cli/cli.h"
 
 #define READ_BYTES 65536u
-#define TEXT_BYTES_MAX ((size_t)1 << 30) /* the arena's offsets have 32 bits; a model's context is far below */
+#define TEXT_BYTES_MAX                                                                             \
+    ((size_t)1 << 30) /* the arena's offsets have 32 bits; a model's context is far below */
 
 static int read_all(struct input *ret_input, FILE *file, const char *name)
 {
-    struct buffer text = { 0 };
+    struct buffer text = {0};
     char *part = malloc(READ_BYTES);
     size_t n;
 
@@ -30,7 +31,7 @@ static int read_all(struct input *ret_input, FILE *file, const char *name)
         return -1;
     }
     buffer_add(&text, "", 1);
-    *ret_input = (struct input){ .text = text.bytes, .len = text.len - 1, .bytes = text.len - 1 };
+    *ret_input = (struct input){.text = text.bytes, .len = text.len - 1, .bytes = text.len - 1};
     return 0;
 }
 
@@ -57,7 +58,7 @@ int input_argument(struct input *ret_input, const char *argument)
 
     if (!strcmp(argument, "-"))
         return read_all(ret_input, stdin, "standard input");
-    *ret_input = (struct input){ .text = strdup(argument), .len = len, .bytes = len };
+    *ret_input = (struct input){.text = strdup(argument), .len = len, .bytes = len};
     if (ret_input->text)
         return 0;
     complain("out of memory");
@@ -83,7 +84,8 @@ static int message_read(tkr_msg *ret_msg, json_t *entry, const char *path, size_
         complain("%s: message %zu is not an object {\"role\", \"content\"}", path, index + 1);
         return -1;
     }
-    json_object_foreach(entry, key, value) {
+    json_object_foreach(entry, key, value)
+    {
         if (strcmp(key, "role") && strcmp(key, "content")) {
             complain("%s: message %zu has the key '%s'; only role and content are known", path,
                      index + 1, key);
@@ -102,15 +104,15 @@ static int message_read(tkr_msg *ret_msg, json_t *entry, const char *path, size_
                  path, index + 1, json_string_value(role));
         return -1;
     }
-    *ret_msg = (tkr_msg){ .role = (uint32_t)i,
-                          .text = json_string_value(content),
-                          .len = json_string_length(content) };
+    *ret_msg = (tkr_msg){.role = (uint32_t)i,
+                         .text = json_string_value(content),
+                         .len = json_string_length(content)};
     return 0;
 }
 
 int input_messages(struct input *ret_input, const char *path)
 {
-    struct input text, input = { 0 };
+    struct input text, input = {0};
     json_error_t error;
     json_t *root;
     size_t n;
@@ -155,5 +157,5 @@ void input_free(struct input *input)
     free(input->text);
     free(input->msgs);
     json_decref(input->json);
-    *input = (struct input){ 0 };
+    *input = (struct input){0};
 }

@@ -10,10 +10,10 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    { "run", run_main },
-    { "tokenize", tokenize_main },
-    { "perplexity", perplexity_main },
-    { "models", models_main },
+    {"run", run_main},
+    {"tokenize", tokenize_main},
+    {"perplexity", perplexity_main},
+    {"models", models_main},
 };
 
 struct line {
@@ -23,7 +23,7 @@ struct line {
 
 static const struct argp_option options[] = {
     OPTION_SOCKET_HELP,
-    { 0 },
+    {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -63,7 +63,7 @@ static const struct argp argp = {
 
 int main(int argc, char **argv)
 {
-    struct line line = { 0 };
+    struct line line = {0};
     char name[64];
 
     argp_program_version = "tokenring " TKR_VERSION;

@@ -6,7 +6,7 @@
 
 static const struct argp_option options[] = {
     OPTION_SOCKET_HELP,
-    { 0 },
+    {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)

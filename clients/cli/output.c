@@ -42,13 +42,18 @@ void buffer_add(struct buffer *buffer, const void *bytes, size_t n)
 }
 
 /*
- * Length of the UTF-8 sequence at text, or 0 with *ret_bad bytes that form no character (Unicode 15,
- * table 3-7 and "substitution of maximal subparts").
+ * Length of the UTF-8 sequence at text, or 0 with *ret_bad bytes that form no character (Unicode
+ * 15, table 3-7 and "substitution of maximal subparts").
  */
 static size_t utf8_length(const uint8_t *text, size_t len, size_t *ret_bad)
 {
     uint8_t first = text[0], low = 0x80, high = 0xbf;
-    size_t n = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+    size_t n = first < 0x80   ? 1
+               : first < 0xc2 ? 0
+               : first < 0xe0 ? 2
+               : first < 0xf0 ? 3
+               : first < 0xf5 ? 4
+                              : 0;
 
     *ret_bad = 1;
     if (first == 0xe0)

@@ -2,16 +2,17 @@
 /*
  * perplexity.c - `tokenring perplexity`: how probable the model finds a text.
  *
- * The text's ids are cut into windows that follow each other; each is scored by itself, but for its first
- * id, which nothing comes before. Several windows are in flight, so that the engine can batch them.
+ * The text's ids are cut into windows that follow each other; each is scored by itself, but for its
+ * first id, which nothing comes before. Several windows are in flight, so that the engine can batch
+ * them.
  */
 #include <math.h>
 #include <stdlib.h>
 #include "clients/cli/cli.h"
 
-#define EVENTS 16u
+#define EVENTS       16u
 #define WINDOW_USUAL 512u
-#define IN_FLIGHT 4u
+#define IN_FLIGHT    4u
 
 enum { OPTION_WINDOW = 0x200, OPTION_MAX_TOKENS };
 
@@ -22,14 +23,16 @@ struct perplexity {
     const uint32_t *ids;
     size_t n_ids;
     size_t n_windows, n_sent, n_done;
-    double *nll; /* sum of each window: added up in order, so that the result does not depend on timing */
+    double *nll; /* sum of each window: added up in order, so that the result does not depend on
+                    timing */
 };
 
 static const struct argp_option options[] = {
     OPTION_SOCKET_HELP,
-    { "window", OPTION_WINDOW, "N", 0, "Tokens of one window (512, or the context if that is less)", 0 },
-    { "max-tokens", OPTION_MAX_TOKENS, "N", 0, "Only the first N tokens of the file", 0 },
-    { 0 },
+    {"window", OPTION_WINDOW, "N", 0, "Tokens of one window (512, or the context if that is less)",
+     0},
+    {"max-tokens", OPTION_MAX_TOKENS, "N", 0, "Only the first N tokens of the file", 0},
+    {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -64,8 +67,9 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FILE",
-    .doc = "Prints {\"tokens\",\"nll_mean\",\"perplexity\"}; tokens are those that were scored. The "
-           "first token of each window is not.",
+    .doc =
+        "Prints {\"tokens\",\"nll_mean\",\"perplexity\"}; tokens are those that were scored. The "
+        "first token of each window is not.",
 };
 
 /* The window's request; user_data is its number. */
@@ -130,7 +134,8 @@ static int perplexity_print(const struct perplexity *p)
 
     for (size_t i = 0; i < p->n_windows; i++)
         sum += p->nll[i];
-    /* A last window of one token has nothing to score: n_windows leaves it out, and so does this. */
+    /* A last window of one token has nothing to score: n_windows leaves it out, and so does this.
+     */
     if (p->n_ids > p->n_windows * p->window)
         scored--;
     printf("{\"tokens\":%zu,\"nll_mean\":%.9g,\"perplexity\":%.9g}\n", scored, sum / (double)scored,
@@ -170,8 +175,8 @@ static int perplexity_measure(struct perplexity *p, struct session *session,
 
 int perplexity_main(int argc, char **argv)
 {
-    struct perplexity p = { 0 };
-    struct buffer ids = { 0 };
+    struct perplexity p = {0};
+    struct buffer ids = {0};
     struct session session;
     struct input input;
     size_t in_flight;
@@ -182,9 +187,9 @@ int perplexity_main(int argc, char **argv)
         return CLI_FAILED;
 
     in_flight = IN_FLIGHT * (size_t)(p.window ? p.window : WINDOW_USUAL);
-    code = session_open(&session, p.socket,
-                        input.bytes > 4 * in_flight ? input.bytes : 4 * in_flight,
-                        input.bytes > in_flight ? input.bytes : in_flight);
+    code =
+        session_open(&session, p.socket, input.bytes > 4 * in_flight ? input.bytes : 4 * in_flight,
+                     input.bytes > in_flight ? input.bytes : in_flight);
     if (code == CLI_OK) {
         code = perplexity_measure(&p, &session, &input, &ids);
         session_close(&session);

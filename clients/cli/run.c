@@ -8,9 +8,9 @@
 #include <string.h>
 #include "clients/cli/cli.h"
 
-#define EVENTS 64u
+#define EVENTS           64u
 #define MAX_TOKENS_USUAL 512u
-#define TEMPERATURE_MAX 100.0f /* abi.h */
+#define TEMPERATURE_MAX  100.0f /* abi.h */
 
 enum {
     OPTION_RAW = 0x200,
@@ -39,19 +39,19 @@ struct run {
 
 static const struct argp_option options[] = {
     OPTION_SOCKET_HELP,
-    { "raw", OPTION_RAW, NULL, 0, "No chat template: the prompt's bytes as they are", 0 },
-    { "messages", OPTION_MESSAGES, "FILE.json", 0,
-      "A chat [{\"role\",\"content\"},...] instead of PROMPT; - is standard input", 0 },
-    { "max-tokens", OPTION_MAX_TOKENS, "N", 0, "End after N tokens (512)", 0 },
-    { "temperature", OPTION_TEMPERATURE, "T", 0, "0 takes the likeliest token (default)", 0 },
-    { "top-k", OPTION_TOP_K, "K", 0, "Draw from the K likeliest tokens; 0 is off", 0 },
-    { "top-p", OPTION_TOP_P, "P", 0, "Draw from the likeliest tokens that sum up to P", 0 },
-    { "min-p", OPTION_MIN_P, "P", 0, "Leave out tokens below P times the likeliest", 0 },
-    { "seed", OPTION_SEED, "S", 0, "The same seed gives the same answer", 0 },
-    { "stop", OPTION_STOP, "TEXT", 0, "End before this text; may be given several times", 0 },
-    { "json", OPTION_JSON, NULL, 0, "One line of JSON at the end instead of text as it comes", 0 },
-    { "stats", OPTION_STATS, NULL, 0, "Times of each stage on standard error", 0 },
-    { 0 },
+    {"raw", OPTION_RAW, NULL, 0, "No chat template: the prompt's bytes as they are", 0},
+    {"messages", OPTION_MESSAGES, "FILE.json", 0,
+     "A chat [{\"role\",\"content\"},...] instead of PROMPT; - is standard input", 0},
+    {"max-tokens", OPTION_MAX_TOKENS, "N", 0, "End after N tokens (512)", 0},
+    {"temperature", OPTION_TEMPERATURE, "T", 0, "0 takes the likeliest token (default)", 0},
+    {"top-k", OPTION_TOP_K, "K", 0, "Draw from the K likeliest tokens; 0 is off", 0},
+    {"top-p", OPTION_TOP_P, "P", 0, "Draw from the likeliest tokens that sum up to P", 0},
+    {"min-p", OPTION_MIN_P, "P", 0, "Leave out tokens below P times the likeliest", 0},
+    {"seed", OPTION_SEED, "S", 0, "The same seed gives the same answer", 0},
+    {"stop", OPTION_STOP, "TEXT", 0, "End before this text; may be given several times", 0},
+    {"json", OPTION_JSON, NULL, 0, "One line of JSON at the end instead of text as it comes", 0},
+    {"stats", OPTION_STATS, NULL, 0, "Times of each stage on standard error", 0},
+    {0},
 };
 
 static void stop_add(struct argp_state *state, struct run *run, const char *text)
@@ -62,7 +62,7 @@ static void stop_add(struct argp_state *state, struct run *run, const char *text
         argp_error(state, "--stop takes 1 to %u bytes, not %zu", TKR_STOP_BYTES_MAX, len);
     if (run->req.n_stops == TKR_STOPS_MAX)
         argp_error(state, "--stop may be given %u times at most", TKR_STOPS_MAX);
-    run->stops[run->req.n_stops++] = (tkr_bytes){ .text = text, .len = len };
+    run->stops[run->req.n_stops++] = (tkr_bytes){.text = text, .len = len};
 }
 
 static void parse_end(struct argp_state *state, const struct run *run)
@@ -134,8 +134,9 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "[PROMPT|-]",
-    .doc = "Answers a prompt; the text comes as it is made. Without --raw the prompt is one message "
-           "of a user.",
+    .doc =
+        "Answers a prompt; the text comes as it is made. Without --raw the prompt is one message "
+        "of a user.",
 };
 
 static void event_take(struct run *run, const tkr_event *event)
@@ -247,7 +248,7 @@ static int answer_report(struct run *run, const struct session *session)
 
 int run_main(int argc, char **argv)
 {
-    struct run run = { 0 };
+    struct run run = {0};
     struct session session;
     struct input input;
     size_t bytes;
@@ -256,8 +257,8 @@ int run_main(int argc, char **argv)
     tkr_req_init(&run.req, TKR_OP_GENERATE);
     run.req.max_tokens = MAX_TOKENS_USUAL;
     argp_parse(&argp, argc, argv, 0, NULL, &run);
-    if ((run.messages ? input_messages(&input, run.messages)
-                      : input_argument(&input, run.prompt)) < 0)
+    if ((run.messages ? input_messages(&input, run.messages) : input_argument(&input, run.prompt)) <
+        0)
         return CLI_FAILED;
     session_prompt(&run.req, &input, run.raw ? TKR_DATA_TEXT : TKR_DATA_MESSAGES);
     run.req.stops = run.stops;

@@ -21,9 +21,9 @@ static void on_interrupt(int signal)
 int session_open(struct session *ret_session, const char *socket, size_t arena_bytes, size_t n_ids)
 {
     /* The second Ctrl-C ends the program at once. */
-    struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND };
-    tkr_opt opt = { .size = sizeof opt, .path = socket };
-    struct session session = { .limits.size = sizeof session.limits };
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    tkr_opt opt = {.size = sizeof opt, .path = socket};
+    struct session session = {.limits.size = sizeof session.limits};
 
     /* 0 means the library's own size, which is enough for small things. */
     if (arena_bytes > 1 << 18)

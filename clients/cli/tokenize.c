@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include "clients/cli/cli.h"
 
-#define EVENTS 16u
-#define TEMPLATE_IDS 4096u /* what a chat template adds: some ids a message, 64 messages at most */
+#define EVENTS       16u
+#define TEMPLATE_IDS 4096u /* what a chat template adds: some ids a message, 64 messages at most   \
+                            */
 
 enum { OPTION_MESSAGES = 0x200 };
 
@@ -16,9 +17,9 @@ struct tokenize {
 
 static const struct argp_option options[] = {
     OPTION_SOCKET_HELP,
-    { "messages", OPTION_MESSAGES, "FILE.json", 0,
-      "A chat [{\"role\",\"content\"},...] through the model's template; - is standard input", 0 },
-    { 0 },
+    {"messages", OPTION_MESSAGES, "FILE.json", 0,
+     "A chat [{\"role\",\"content\"},...] through the model's template; - is standard input", 0},
+    {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -85,8 +86,8 @@ int session_tokenize(struct session *session, const struct input *input, struct 
 
 int tokenize_main(int argc, char **argv)
 {
-    struct tokenize tokenize = { 0 };
-    struct buffer ids = { 0 };
+    struct tokenize tokenize = {0};
+    struct buffer ids = {0};
     struct session session;
     struct input input;
     int code;

@@ -10,7 +10,7 @@
 int main(void)
 {
     tkr_conn *c;
-    tkr_event e = { 0 };
+    tkr_event e = {0};
     tkr_req r = TKR_CHAT("Explain quantum computing in one sentence.");
 
     if (tkr_open(&c, NULL)) {

@@ -6,8 +6,8 @@
 void arena_init(struct arena *arena, uint32_t bytes, struct arena_block *blocks, uint32_t n_blocks)
 {
     assert(n_blocks >= 1 && bytes % ARENA_ALIGN == 0);
-    *arena = (struct arena){ .blocks = blocks, .n_blocks = n_blocks, .bytes = bytes };
-    blocks[0] = (struct arena_block){ .bytes = bytes, .prev = ARENA_NONE, .next = ARENA_NONE };
+    *arena = (struct arena){.blocks = blocks, .n_blocks = n_blocks, .bytes = bytes};
+    blocks[0] = (struct arena_block){.bytes = bytes, .prev = ARENA_NONE, .next = ARENA_NONE};
     arena->unused = n_blocks > 1 ? 1 : ARENA_NONE;
     for (uint32_t i = 1; i < n_blocks; i++)
         blocks[i].next = i + 1 < n_blocks ? i + 1 : ARENA_NONE;

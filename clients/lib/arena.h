@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.h - which bytes of the request arena are in use. Knows offsets only, touches no shared byte.
+ * arena.h - which bytes of the request arena are in use. Knows offsets only, touches no shared
+ * byte.
  *
  * The daemon never learns of this book-keeping; it lives in the client's private memory, in a fixed
  * pool of blocks that cover the arena without gaps, in order of their offsets. Taking is next fit
@@ -14,7 +15,7 @@
 #include <stdint.h>
 
 #define ARENA_ALIGN 64u /* a cache line: two requests never share one */
-#define ARENA_NONE UINT32_MAX
+#define ARENA_NONE  UINT32_MAX
 
 struct arena_block {
     uint32_t off, bytes;
@@ -34,7 +35,8 @@ struct arena {
 /* bytes is a multiple of ARENA_ALIGN; blocks[n_blocks] must outlive the arena. */
 void arena_init(struct arena *arena, uint32_t bytes, struct arena_block *blocks, uint32_t n_blocks);
 
-/* Index of a block of at least `bytes` bytes, aligned; ARENA_NONE: no room, or no pool entry left. */
+/* Index of a block of at least `bytes` bytes, aligned; ARENA_NONE: no room, or no pool entry left.
+ */
 uint32_t arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, uint32_t index);
 

@@ -2,8 +2,8 @@
 /*
  * attach.c - finds the daemon's socket and exchanges HELLO, WELCOME, ATTACH and READY.
  *
- * The client lays out R after WELCOME, which says the sizes and the colour. T is checked exactly as the
- * daemon checks R: a program must not take SIGBUS because it trusted a socket.
+ * The client lays out R after WELCOME, which says the sizes and the colour. T is checked exactly as
+ * the daemon checks R: a program must not take SIGBUS because it trusted a socket.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #include "clients/lib/conn.h"
 
 #define SOCKET_PATHS_MAX 3u
-#define FDS_MAX 8u /* descriptors that a confused daemon may send before the kernel drops the rest */
+#define FDS_MAX          8u /* of a confused daemon; the kernel drops what is beyond */
 
 static _Thread_local char open_error[256];
 
@@ -47,8 +47,8 @@ static struct timeval time_left(uint64_t deadline_ns)
 
     if (!left_us)
         left_us = 1; /* 0 would mean no limit */
-    return (struct timeval){ .tv_sec = (time_t)(left_us / 1000000),
-                             .tv_usec = (suseconds_t)(left_us % 1000000) };
+    return (struct timeval){.tv_sec = (time_t)(left_us / 1000000),
+                            .tv_usec = (suseconds_t)(left_us % 1000000)};
 }
 
 /* A folder below /tmp can be made by anybody before us: it must be ours and closed to others. */
@@ -65,7 +65,7 @@ static int folder_ours(const char *socket_path)
 
 static int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct timeval left = time_left(deadline_ns);
     int fd, err;
 
@@ -86,7 +86,8 @@ static int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd)
     return 0;
 }
 
-/* The first place that answers; a place that refuses us is a better reason than one that is not there. */
+/* The first place that answers; a place that refuses us is a better reason than one that is not
+ * there. */
 static int socket_find(uint64_t deadline_ns, int *ret_fd)
 {
     char paths[SOCKET_PATHS_MAX][sizeof((struct sockaddr_un *)0)->sun_path];
@@ -114,8 +115,9 @@ static int socket_find(uint64_t deadline_ns, int *ret_fd)
     }
     if (err != -ENOENT)
         return open_fail(err, "%s: %s", paths[worst], tkr_strerror(err));
-    return open_fail(err, "no daemon: nothing listens at %s%s%s%s%s; start tokenringd or set "
-                          "TOKENRING_SOCKET",
+    return open_fail(err,
+                     "no daemon: nothing listens at %s%s%s%s%s; start tokenringd or set "
+                     "TOKENRING_SOCKET",
                      paths[0], n > 1 ? ", " : "", n > 1 ? paths[1] : "", n > 2 ? ", " : "",
                      n > 2 ? paths[2] : "");
 }
@@ -152,9 +154,9 @@ static int ctl_send(int sock, const void *message, size_t bytes, int fd)
     union {
         struct cmsghdr head;
         char bytes[CMSG_SPACE(sizeof(int))];
-    } control = { 0 };
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = bytes };
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+    } control = {0};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)message, .iov_len = bytes};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t sent;
 
     if (fd >= 0) {
@@ -249,11 +251,11 @@ static int ctl_recv(int sock, enum tkr_ctl_type type, void *ret_message, int *re
         struct cmsghdr head;
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
-    struct iovec iov = { .iov_base = &message, .iov_len = sizeof message };
-    struct msghdr msg = { .msg_iov = &iov,
-                          .msg_iovlen = 1,
-                          .msg_control = control.bytes,
-                          .msg_controllen = sizeof control.bytes };
+    struct iovec iov = {.iov_base = &message, .iov_len = sizeof message};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof control.bytes};
     struct timeval left;
     ssize_t got;
     unsigned n_fds;
@@ -393,7 +395,7 @@ static int r_open(tkr_conn *conn, const struct tkr_welcome *welcome, const struc
 int conn_attach(tkr_conn *conn, const struct tkr_opt *opt, uint64_t deadline_ns)
 {
     struct tkr_hello hello = hello_of(opt);
-    struct tkr_attach attach = { .head = ctl_head(TKR_CTL_ATTACH) };
+    struct tkr_attach attach = {.head = ctl_head(TKR_CTL_ATTACH)};
     struct tkr_welcome welcome;
     struct tkr_ready ready;
     struct tkr_grant grant;

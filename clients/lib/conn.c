@@ -14,13 +14,15 @@
 #include <unistd.h>
 
 #define INFLIGHT_DEFAULT 64u
-#define ARENA_DEFAULT ((size_t)1 << 20)
-#define BULK_DEFAULT ((size_t)1 << 20)
-#define TIMEOUT_DEFAULT TKR_S(5)
-#define SPIN_DEFAULT TKR_US(50) /* about the cost of a sleep and a wake-up, so at most twice the best */
-#define BLOCKS_PER_REQUEST 4u   /* arena blocks: its own, one of tkr_arena(), and the holes after both */
-#define BLOCKS_EXTRA 64u
-#define MODEL_READ_TRIES 1000u /* an entry changes for some nanoseconds once in a model's life */
+#define ARENA_DEFAULT    ((size_t)1 << 20)
+#define BULK_DEFAULT     ((size_t)1 << 20)
+#define TIMEOUT_DEFAULT  TKR_S(5)
+/* About what a sleep and a wake-up cost, so that a wait takes at most twice the best. */
+#define SPIN_DEFAULT TKR_US(50)
+/* Of the arena: its own, one of tkr_arena(), and the holes after both. */
+#define BLOCKS_PER_REQUEST 4u
+#define BLOCKS_EXTRA       64u
+#define MODEL_READ_TRIES   1000u /* an entry changes for some nanoseconds once in a model's life */
 
 uint64_t clock_ns(void)
 {
@@ -40,7 +42,7 @@ void conn_lost(tkr_conn *conn, const char *why)
 /* Defaults filled in. A newer program's longer struct is fine while what we do not know is zero. */
 static int opt_read(struct tkr_opt *ret_opt, const tkr_opt *opt)
 {
-    struct tkr_opt o = { 0 };
+    struct tkr_opt o = {0};
 
     if (opt) {
         size_t known = opt->size < sizeof o ? opt->size : sizeof o;
@@ -171,7 +173,8 @@ void tkr_close(tkr_conn *conn)
     if (!conn)
         return;
     if (conn->canary && conn_stale(conn)) {
-        /* The child of a fork: both regions were left out of it, and other memory may lie there now. */
+        /* The child of a fork: both regions were left out of it, and other memory may lie there
+         * now. */
         conn->r.base = NULL;
         conn->t.base = NULL;
     } else if (conn->requests) {
@@ -215,7 +218,7 @@ static int model_read(const tkr_conn *conn, uint32_t index, struct tkr_model_ent
 
 int tkr_get_limits(tkr_conn *conn, tkr_limits *limits)
 {
-    struct tkr_model_entry entry = { 0 };
+    struct tkr_model_entry entry = {0};
     struct tkr_limits l;
 
     if (conn_stale(conn))

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.h - one connection: both regions, the request table, and what the files of this folder share.
+ * conn.h - one connection: both regions, the request table, and what the files of this folder
+ * share.
  *
- * All memory is taken in tkr_open(). Afterwards the library only stores to R, loads from T and works
- * in the tables below. Whatever T says is copied once, checked, and may at worst end the connection.
+ * All memory is taken in tkr_open(). Afterwards the library only stores to R, loads from T and
+ * works in the tables below. Whatever T says is copied once, checked, and may at worst end the
+ * connection.
  *
- * A request's id is its `user` on the wire. The low half is a counter that skips 0 (cancel and release
- * words name a request by it), the high half holds the tag and how often the counter came round:
+ * A request's id is its `user` on the wire. The low half is a counter that skips 0 (cancel and
+ * release words name a request by it), the high half holds the tag and how often the counter came
+ * round:
  *
  *   63..44 rounds of the counter | 43..32 tag | 31..0 counter
  */
@@ -109,7 +112,8 @@ uint64_t clock_ns(void);
 void conn_lost(tkr_conn *conn, const char *why);
 
 /* ---- attach.c -------------------------------------------------------------------------------- */
-/* Connects and exchanges HELLO .. READY; fills in the regions' part of conn. The reason of a failure goes to open_fail(). */
+/* Connects and exchanges HELLO .. READY; fills in the regions' part of conn. The reason of a
+ * failure goes to open_fail(). */
 int conn_attach(tkr_conn *conn, const struct tkr_opt *opt, uint64_t deadline_ns);
 /* Sets the text of tkr_open_error() and returns err. */
 __attribute__((format(printf, 2, 3))) int open_fail(int err, const char *format, ...);

@@ -2,9 +2,10 @@
 /*
  * events.c - what comes back: lines of the completion queue become events; waiting for them.
  *
- * Text and ids are handed out where they lie, in the line. Lines go back to the daemon (cq_head) only at
- * the next peek or wait, so until then they stay. Each line's words are copied once and checked in the copy;
- * a line about a request that does not live is skipped, a line that no daemon would write ends the connection.
+ * Text and ids are handed out where they lie, in the line. Lines go back to the daemon (cq_head)
+ * only at the next peek or wait, so until then they stay. Each line's words are copied once and
+ * checked in the copy; a line about a request that does not live is skipped, a line that no daemon
+ * would write ends the connection.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,8 +14,8 @@
 #include "clients/lib/conn.h"
 #include "shm/doorbell.h"
 
-#define SLEEP_NS_MAX TKR_MS(200) /* a dead daemon wakes nobody: so long until we look by ourselves */
-#define SPINS_PER_CLOCK 32u      /* a clock read costs about as much as one pause */
+#define SLEEP_NS_MAX    TKR_MS(200) /* a dead daemon wakes nobody: then we look by ourselves */
+#define SPINS_PER_CLOCK 32u         /* a clock read costs about as much as one pause */
 
 /* ---- lines to events ------------------------------------------------------------------------- */
 
@@ -116,7 +117,7 @@ static int line_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tk
 
     if (!request || request->state != REQUEST_LIVE || cqe->tag != conn_tag(request->user))
         return 0;
-    *event = (struct tkr_event){ .user_data = request->user_data, .id = request->user };
+    *event = (struct tkr_event){.user_data = request->user_data, .id = request->user};
     switch (cqe->kind) {
     case TKR_CQE_TOKEN:
         return text_event(conn, cqe, line, event);
@@ -183,13 +184,15 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
     if (n > INT32_MAX)
         n = INT32_MAX;
     if (conn->cq_head_told != conn->cq.pos) {
-        /* Release pairs with the daemon's acquire: the lines were read before they are written again. */
+        /* Release pairs with the daemon's acquire: the lines were read before they are written
+         * again. */
         TKR_STORE_RELEASE(conn->cq_head, conn->cq.pos);
         conn->cq_head_told = conn->cq.pos;
     }
     count = lines_take(conn, events, n);
     if (!count && !conn->gone && TKR_LOAD_ACQUIRE(conn->state) == TKR_STATE_GONE) {
-        /* Acquire pairs with the daemon's release: it published its last lines before this state. */
+        /* Acquire pairs with the daemon's release: it published its last lines before this state.
+         */
         count = lines_take(conn, events, n);
         if (!count)
             conn_lost(conn, "the daemon stopped");
@@ -215,7 +218,8 @@ static int awaited(const tkr_conn *conn)
     return tkr_ring_ready(&conn->cq) || TKR_LOAD_RELAXED(conn->state) == TKR_STATE_GONE;
 }
 
-/* Spinning on the daemon's own core, or unasked on a core where the model computes, only delays the answer. */
+/* Spinning on the daemon's own core, or unasked on a core where the model computes, only delays the
+ * answer. */
 static int may_spin(const tkr_conn *conn)
 {
     int cpu = sched_getcpu();
@@ -245,11 +249,13 @@ static void spin(const tkr_conn *conn, uint64_t until_ns)
 /* Sleeps until the next line is published, or timeout_ns. */
 static void doze(tkr_conn *conn, int64_t timeout_ns)
 {
-    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell. */
+    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell.
+     */
     uint32_t bell = TKR_LOAD_ACQUIRE(conn->cq_bell);
 
     TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + 1));
-    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words.
+     */
     tkr_fence();
     if (!awaited(conn))
         tkr_futex_wait(conn->cq_bell, bell, timeout_ns);
@@ -258,7 +264,7 @@ static void doze(tkr_conn *conn, int64_t timeout_ns)
 
 static void look_for_hangup(tkr_conn *conn, uint64_t now)
 {
-    struct pollfd pfd = { .fd = conn->fd, .events = POLLRDHUP };
+    struct pollfd pfd = {.fd = conn->fd, .events = POLLRDHUP};
 
     conn->looked_ns = now;
     if (poll(&pfd, 1, 0) == 1 && (pfd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
@@ -280,7 +286,7 @@ int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
 
     now = clock_ns();
     end = timeout_ns < 0 || (uint64_t)timeout_ns > UINT64_MAX - now ? UINT64_MAX
-                                                                   : now + (uint64_t)timeout_ns;
+                                                                    : now + (uint64_t)timeout_ns;
     spin_until = may_spin(conn) ? now + (uint64_t)conn->spin_ns : now;
     for (;;) {
         if (timeout_ns < 0 && !conn->n_live)
@@ -290,7 +296,8 @@ int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
         else if (now < end)
             doze(conn, end - now < (uint64_t)SLEEP_NS_MAX ? (int64_t)(end - now) : SLEEP_NS_MAX);
         now = clock_ns();
-        /* Looked at before the last lines are taken: what was published before the hang-up is not lost. */
+        /* Looked at before the last lines are taken: what was published before the hang-up is not
+         * lost. */
         if (now - conn->looked_ns >= (uint64_t)SLEEP_NS_MAX)
             look_for_hangup(conn, now);
         got = events_take(conn, events, n);

@@ -9,7 +9,7 @@
 
 void tkr_req_init(tkr_req *req, int op)
 {
-    *req = (tkr_req){ .size = sizeof *req, .op = (uint8_t)op };
+    *req = (tkr_req){.size = sizeof *req, .op = (uint8_t)op};
 }
 
 static tkr_req req_generate(int data_kind, const char *text)

@@ -28,7 +28,8 @@ static int in_arena(const tkr_conn *conn, const void *ptr, uint64_t *ret_off)
     return 1;
 }
 
-/* Adds what `bytes` at ptr need in the request's own block. -EINVAL: no memory, or not a whole part of a taken block. */
+/* Adds what `bytes` at ptr need in the request's own block. -EINVAL: no memory, or not a whole part
+ * of a taken block. */
 static int need_add(const tkr_conn *conn, uint64_t *need, const void *ptr, uint64_t bytes)
 {
     uint64_t off;
@@ -52,7 +53,8 @@ struct filler {
     uint32_t at;
 };
 
-/* Copies bytes to the block, or takes one more share of the block that they lie in. Returns their offset. */
+/* Copies bytes to the block, or takes one more share of the block that they lie in. Returns their
+ * offset. */
 static uint32_t place(struct filler *filler, const void *ptr, uint64_t bytes)
 {
     struct arena *arena = &filler->conn->arena;
@@ -207,14 +209,16 @@ static int room(tkr_conn *conn)
         return 0;
     if (tkr_ring_room(&conn->sq))
         return 1;
-    /* Acquire pairs with the daemon's release of sq_head: it has copied the slots before it gives them back. */
+    /* Acquire pairs with the daemon's release of sq_head: it has copied the slots before it gives
+     * them back. */
     return tkr_ring_credit(&conn->sq, TKR_LOAD_ACQUIRE(conn->sq_head)) > 0;
 }
 
-static int submit_one(tkr_conn *conn, tkr_req *req, uint64_t now)
+/* *now is read when the first request wants it: 0 before. A NOOP goes out without. */
+static int submit_one(tkr_conn *conn, tkr_req *req, uint64_t *now)
 {
-    struct filler filler = { .conn = conn };
-    struct tkr_sqe sqe = { 0 };
+    struct filler filler = {.conn = conn};
+    struct tkr_sqe sqe = {0};
     uint32_t block = ARENA_NONE, n_tail = 0;
     uint64_t bytes = 0;
     int err;
@@ -235,7 +239,9 @@ static int submit_one(tkr_conn *conn, tkr_req *req, uint64_t now)
     if (block != ARENA_NONE) {
         conn->arena.blocks[block].users = 1;
         filler.at = conn->arena.blocks[block].off;
-        req_write(&filler, req, n_tail, now, &sqe);
+        if (!*now)
+            *now = clock_ns();
+        req_write(&filler, req, n_tail, *now, &sqe);
     }
     sqe.op = req->op;
     sqe.tag = conn_tag(filler.request->user);
@@ -266,7 +272,8 @@ static void daemon_ring(tkr_conn *conn)
         tkr_doorbell_ring(conn->bell, conn->need_wakeup);
         return;
     }
-    /* Store-load; partner: the daemon's fence between need_wakeup = 1 and its last look at the queue. */
+    /* Store-load; partner: the daemon's fence between need_wakeup = 1 and its last look at the
+     * queue. */
     tkr_fence();
     if (TKR_LOAD_RELAXED(conn->need_wakeup)) {
         const char byte = 0;
@@ -287,15 +294,14 @@ static int sendable(tkr_conn *conn)
 
 int tkr_submit(tkr_conn *conn, tkr_req *reqs, unsigned n)
 {
-    uint64_t now;
+    uint64_t now = 0;
     unsigned i;
     int err = sendable(conn);
 
     if (err < 0)
         return err;
-    now = clock_ns();
     for (i = 0; i < n; i++) {
-        err = submit_one(conn, &reqs[i], now);
+        err = submit_one(conn, &reqs[i], &now);
         if (err < 0)
             break;
     }
@@ -374,7 +380,8 @@ int tkr_release(tkr_conn *conn, tkr_id id)
         return -ENOENT;
     if (request->state == REQUEST_LIVE)
         return -EBUSY;
-    /* Release pairs with the daemon's acquire: our reads of the bulk memory come before it takes it back. */
+    /* Release pairs with the daemon's acquire: our reads of the bulk memory come before it takes it
+     * back. */
     TKR_STORE_RELEASE(&conn->release[conn_tag(id)], (uint32_t)id);
     request_free(conn, request);
     return 0;
@@ -396,7 +403,7 @@ int tkr_cancel(tkr_conn *conn, tkr_id id)
 
 int tkr_cancel_ordered(tkr_conn *conn, tkr_id id)
 {
-    struct tkr_sqe sqe = { .op = TKR_OP_CANCEL, .session = id };
+    struct tkr_sqe sqe = {.op = TKR_OP_CANCEL, .session = id};
     struct request *request;
     int err = sendable(conn);
 

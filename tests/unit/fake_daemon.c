@@ -23,7 +23,7 @@ static void must(int ok, const char *what)
 
 void fake_listen(struct fake *fake)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
     fake->sock = -1;
     if (!*fake->path) {
@@ -43,17 +43,17 @@ static void ctl_send(int sock, const void *message, const int *fds, unsigned n_f
     union {
         struct cmsghdr head;
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-    } control = { 0 };
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)message,
-                         .iov_len = sizeof(struct tkr_hello) };
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+    } control = {0};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)message,
+                        .iov_len = sizeof(struct tkr_hello)};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
     if (n_fds) {
         msg.msg_control = control.bytes;
         msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-        control.head = (struct cmsghdr){ .cmsg_len = CMSG_LEN(n_fds * sizeof(int)),
-                                         .cmsg_level = SOL_SOCKET,
-                                         .cmsg_type = SCM_RIGHTS };
+        control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(n_fds * sizeof(int)),
+                                        .cmsg_level = SOL_SOCKET,
+                                        .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
     }
     must(sendmsg(sock, &msg, MSG_NOSIGNAL) == (ssize_t)iov.iov_len, "sendmsg");
@@ -66,11 +66,11 @@ static int ctl_recv(int sock, void *ret_message)
         struct cmsghdr head;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec iov = { .iov_base = ret_message, .iov_len = sizeof(struct tkr_hello) };
-    struct msghdr msg = { .msg_iov = &iov,
-                          .msg_iovlen = 1,
-                          .msg_control = control.bytes,
-                          .msg_controllen = sizeof control.bytes };
+    struct iovec iov = {.iov_base = ret_message, .iov_len = sizeof(struct tkr_hello)};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof control.bytes};
     int fd;
 
     if (recvmsg(sock, &msg, MSG_CMSG_CLOEXEC) != (ssize_t)iov.iov_len)
@@ -83,18 +83,17 @@ static int ctl_recv(int sock, void *ret_message)
 
 static struct tkr_ctl_head head_of(enum tkr_ctl_type type)
 {
-    return (struct tkr_ctl_head){ .magic = TKR_MAGIC_CTL,
-                                  .type = (uint16_t)type,
-                                  .bytes = 256,
-                                  .major = TKR_ABI_MAJOR,
-                                  .minor = TKR_ABI_MINOR };
+    return (struct tkr_ctl_head){.magic = TKR_MAGIC_CTL,
+                                 .type = (uint16_t)type,
+                                 .bytes = 256,
+                                 .major = TKR_ABI_MAJOR,
+                                 .minor = TKR_ABI_MINOR};
 }
 
 static void refuse(struct fake *fake, uint16_t reason)
 {
     struct tkr_refused message = {
-        .head = head_of(TKR_CTL_REFUSED), .reason = reason, .have = 3, .want = 4
-    };
+        .head = head_of(TKR_CTL_REFUSED), .reason = reason, .have = 3, .want = 4};
 
     snprintf(message.message, sizeof message.message, "because of the test");
     ctl_send(fake->sock, &message, NULL, 0);
@@ -103,8 +102,8 @@ static void refuse(struct fake *fake, uint16_t reason)
 /* T with one model entry, and WELCOME. */
 static void welcome(struct fake *fake, const struct tkr_grant *grant)
 {
-    struct tkr_model_entry model = { .gen = 2, .n_ctx = 2048, .n_vocab = 49152,
-                                     .flags = TKR_MODEL_PRESENT | TKR_MODEL_CHAT };
+    struct tkr_model_entry model = {
+        .gen = 2, .n_ctx = 2048, .n_vocab = 49152, .flags = TKR_MODEL_PRESENT | TKR_MODEL_CHAT};
     struct tkr_welcome message = {
         .head = head_of(TKR_CTL_WELCOME),
         .arena_len = grant->arena_len,
@@ -148,7 +147,7 @@ static void welcome(struct fake *fake, const struct tkr_grant *grant)
 
 static int attach(struct fake *fake, const struct tkr_grant *grant)
 {
-    struct tkr_ready ready = { .head = head_of(TKR_CTL_READY) };
+    struct tkr_ready ready = {.head = head_of(TKR_CTL_READY)};
     struct tkr_region_fault fault;
     struct tkr_region_id id;
     struct tkr_attach message;
@@ -213,7 +212,7 @@ static void *accept_thread(void *arg)
 
 int fake_open(struct fake *fake, tkr_conn **ret_conn, tkr_opt *opt)
 {
-    tkr_opt o = { .size = sizeof o };
+    tkr_opt o = {.size = sizeof o};
     pthread_t thread;
     int err;
 
@@ -289,13 +288,13 @@ void fake_wake(struct fake *fake)
 void fake_put_text(struct fake *fake, const struct tkr_sqe *sqe, uint32_t pos, uint32_t id,
                    const char *text)
 {
-    struct tkr_cqe cqe = { .kind = TKR_CQE_TOKEN,
-                           .ntok = 1,
-                           .nbytes = (uint8_t)strlen(text),
-                           .user = sqe->user,
-                           .pos = pos,
-                           .tag = sqe->tag,
-                           .u.token.tok = { id } };
+    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN,
+                          .ntok = 1,
+                          .nbytes = (uint8_t)strlen(text),
+                          .user = sqe->user,
+                          .pos = pos,
+                          .tag = sqe->tag,
+                          .u.token.tok = {id}};
 
     memcpy(cqe.u.token.utf8, text, cqe.nbytes);
     fake_put(fake, &cqe);
@@ -304,11 +303,11 @@ void fake_put_text(struct fake *fake, const struct tkr_sqe *sqe, uint32_t pos, u
 void fake_put_done(struct fake *fake, const struct tkr_sqe *sqe, uint16_t status,
                    const struct tkr_result *result)
 {
-    struct tkr_cqe cqe = { .kind = TKR_CQE_DONE,
-                           .flags = result ? 0 : TKR_CQE_NO_RESULT,
-                           .user = sqe->user,
-                           .tag = sqe->tag,
-                           .status = status };
+    struct tkr_cqe cqe = {.kind = TKR_CQE_DONE,
+                          .flags = result ? 0 : TKR_CQE_NO_RESULT,
+                          .user = sqe->user,
+                          .tag = sqe->tag,
+                          .status = status};
 
     if (result)
         memcpy((uint8_t *)fake->t.base + fake->th.res_off + sizeof *result * sqe->tag, result,

@@ -19,12 +19,13 @@ struct fake {
     /* set before fake_open(); zero is an honest daemon */
     void (*spoil_welcome)(struct tkr_welcome *welcome);
     void (*spoil_t)(struct tkr_t_header *header);
-    uint16_t refuse_hello, refuse_attach; /* enum tkr_refusal: answered instead of WELCOME or READY */
-    int hang_up;                          /* closes after HELLO */
-    int silent;                           /* never answers HELLO */
-    int unsealed;                         /* T without seals */
-    unsigned extra_fds;                   /* more descriptors than T's beside WELCOME */
-    uint32_t arena_max, inflight_max;     /* 0: grants what is asked */
+    uint16_t refuse_hello,
+        refuse_attach;                /* enum tkr_refusal: answered instead of WELCOME or READY */
+    int hang_up;                      /* closes after HELLO */
+    int silent;                       /* never answers HELLO */
+    int unsealed;                     /* T without seals */
+    unsigned extra_fds;               /* more descriptors than T's beside WELCOME */
+    uint32_t arena_max, inflight_max; /* 0: grants what is asked */
     uint32_t doorbell;
 
     char dir[64], path[96]; /* path is the socket */
@@ -44,7 +45,8 @@ struct fake {
 void fake_listen(struct fake *fake);
 /* Answers one client's handshake. 0, or -1 when it did not come to READY. */
 int fake_accept(struct fake *fake);
-/* fake_listen(), a thread with fake_accept(), and tkr_open() with opt->path set (opt may be NULL): its result. */
+/* fake_listen(), a thread with fake_accept(), and tkr_open() with opt->path set (opt may be NULL):
+ * its result. */
 int fake_open(struct fake *fake, tkr_conn **ret_conn, tkr_opt *opt);
 void fake_hang_up(struct fake *fake); /* this client's socket and regions */
 void fake_close(struct fake *fake);   /* all, the folder too */

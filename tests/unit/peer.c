@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peer.c - a daemon without a model, for tests of programs: what it answers follows from the prompt.
+ * peer.c - a daemon without a model, for tests of programs: what it answers follows from the
+ * prompt.
  *
  *   peer SOCKET        one client after the other, until it is killed
  *
@@ -39,7 +40,7 @@ static uint64_t now_ns(void)
 /* 1: the client is there. Waits a moment. */
 static int client_there(int ms)
 {
-    struct pollfd pfd = { .fd = fake.sock, .events = POLLRDHUP };
+    struct pollfd pfd = {.fd = fake.sock, .events = POLLRDHUP};
 
     return !(poll(&pfd, 1, ms) == 1 && pfd.revents);
 }
@@ -48,7 +49,8 @@ static int cancelled(const struct tkr_sqe *sqe)
 {
     const uint8_t *words = (const uint8_t *)fake.r.base + fake.rh.cancel_off;
 
-    return TKR_LOAD_RELAXED((const uint32_t *)(const void *)words + sqe->tag) == (uint32_t)sqe->user;
+    return TKR_LOAD_RELAXED((const uint32_t *)(const void *)words + sqe->tag) ==
+           (uint32_t)sqe->user;
 }
 
 /* Waits for a free line. 0: the client left. */
@@ -79,7 +81,7 @@ static const struct tkr_tail *tail_of(const struct tkr_sqe *sqe, uint32_t *ret_n
 
 static void prompt_read(const struct tkr_sqe *sqe)
 {
-    static const char *const roles[] = { "system:", "user:", "assistant:", "tool:" };
+    static const char *const roles[] = {"system:", "user:", "assistant:", "tool:"};
     uint32_t n_tail;
     const struct tkr_tail *tail = tail_of(sqe, &n_tail);
 
@@ -104,10 +106,11 @@ static void prompt_params(const struct tkr_sqe *sqe)
     uint32_t n_tail;
     const struct tkr_tail *tail = tail_of(sqe, &n_tail);
 
-    snprintf(text, sizeof text,
-             "kind=%u max_tokens=%u flags=%u seed=%llu temperature=%g top_k=%u top_p=%g min_p=%g stops=",
-             sqe->data_kind, sqe->max_tokens, param->flags, (unsigned long long)param->seed,
-             (double)param->temperature, param->top_k, (double)param->top_p, (double)param->min_p);
+    snprintf(
+        text, sizeof text,
+        "kind=%u max_tokens=%u flags=%u seed=%llu temperature=%g top_k=%u top_p=%g min_p=%g stops=",
+        sqe->data_kind, sqe->max_tokens, param->flags, (unsigned long long)param->seed,
+        (double)param->temperature, param->top_k, (double)param->top_p, (double)param->min_p);
     prompt_bytes = 0;
     prompt_add(text, strlen(text));
     for (uint32_t i = 0; i < n_tail; i++) {
@@ -143,8 +146,12 @@ static void put_word(const struct tkr_sqe *sqe, uint32_t pos, const char *text, 
 
 static void end(const struct tkr_sqe *sqe, uint16_t status, uint8_t finish, uint32_t output)
 {
-    struct tkr_result result = { .user = sqe->user, .status = status, .finish = finish,
-                                 .prompt = prompt_bytes, .output = output, .seed = 7 };
+    struct tkr_result result = {.user = sqe->user,
+                                .status = status,
+                                .finish = finish,
+                                .prompt = prompt_bytes,
+                                .output = output,
+                                .seed = 7};
     uint64_t now = now_ns();
 
     for (int i = 0; i < TKR_STAMPS; i++)
@@ -193,10 +200,12 @@ static void generate(const struct tkr_sqe *sqe)
     end(sqe, TKR_OK, TKR_FINISH_LENGTH, pos);
 }
 
-/* Bulk memory is used from end to end and begins anew when it is full: good enough for one reader in turn. */
-static void put_bulk(const struct tkr_sqe *sqe, enum tkr_bulk_type type, const void *values, uint32_t n)
+/* Bulk memory is used from end to end and begins anew when it is full: good enough for one reader
+ * in turn. */
+static void put_bulk(const struct tkr_sqe *sqe, enum tkr_bulk_type type, const void *values,
+                     uint32_t n)
 {
-    struct tkr_cqe cqe = { .kind = TKR_CQE_BULK, .user = sqe->user, .tag = sqe->tag };
+    struct tkr_cqe cqe = {.kind = TKR_CQE_BULK, .user = sqe->user, .tag = sqe->tag};
 
     if (4 * n > fake.th.bulk_len - bulk_used)
         bulk_used = 0;

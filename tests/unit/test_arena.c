@@ -40,8 +40,8 @@ END_TEST
 
 START_TEST(free_neighbours_join_whatever_the_order_of_giving)
 {
-    static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
-                                      { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
     for (int i = 0; i < 6; i++) {
         uint32_t block[3];
@@ -59,7 +59,7 @@ END_TEST
 
 START_TEST(a_used_up_pool_refuses_and_recovers)
 {
-    uint32_t block[N_BLOCKS];
+    uint32_t block[N_BLOCKS + 1];
     int n = 0;
 
     /* 16 lines of 64 bytes, 16 pool entries: the last line needs no entry for a rest. */
@@ -93,7 +93,7 @@ END_TEST
 START_TEST(random_taking_and_giving_never_overlaps_or_leaks)
 {
     uint32_t held[8];
-    uint8_t owner[1024 / 64] = { 0 };
+    uint8_t owner[1024 / 64] = {0};
     int n = 0;
 
     srand(7);

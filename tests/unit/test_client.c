@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's way out: attach, what a request looks like on the wire, limits of tags, queue and arena. */
+/* The library's way out: attach, what a request looks like on the wire, limits of tags, queue and
+ * arena. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ static void teardown(void)
 
 static void open_with(uint32_t max_inflight, size_t arena_bytes)
 {
-    tkr_opt opt = { .size = sizeof opt, .max_inflight = max_inflight, .arena_bytes = arena_bytes };
+    tkr_opt opt = {.size = sizeof opt, .max_inflight = max_inflight, .arena_bytes = arena_bytes};
 
     ck_assert_int_eq(fake_open(&fake, &conn, &opt), 0);
 }
@@ -48,7 +49,7 @@ static void answer_and_release(void)
 
 START_TEST(limits_are_what_the_daemon_granted)
 {
-    tkr_limits limits = { .size = sizeof limits };
+    tkr_limits limits = {.size = sizeof limits};
 
     fake.arena_max = 4096;
     fake.inflight_max = 3;
@@ -84,7 +85,7 @@ END_TEST
 
 START_TEST(no_socket_is_enoent_and_no_listener_is_econnrefused)
 {
-    tkr_opt opt = { .size = sizeof opt, .path = "/tmp/tokenring-test-nothing-here/socket" };
+    tkr_opt opt = {.size = sizeof opt, .path = "/tmp/tokenring-test-nothing-here/socket"};
 
     errno = 0;
     ck_assert_int_eq(tkr_open(&conn, &opt), -ENOENT);
@@ -104,9 +105,9 @@ START_TEST(a_refusal_has_its_own_errno_and_its_text)
     static const struct {
         uint16_t reason;
         int err;
-    } cases[] = { { TKR_REFUSED_VERSION, -EPROTO },    { TKR_REFUSED_MESSAGE, -EPROTO },
-                  { TKR_REFUSED_PEER, -EACCES },       { TKR_REFUSED_LIMIT, -EDQUOT },
-                  { TKR_REFUSED_DRAIN, -ECONNREFUSED }, { TKR_REFUSED_INTERNAL, -EIO } };
+    } cases[] = {{TKR_REFUSED_VERSION, -EPROTO},     {TKR_REFUSED_MESSAGE, -EPROTO},
+                 {TKR_REFUSED_PEER, -EACCES},        {TKR_REFUSED_LIMIT, -EDQUOT},
+                 {TKR_REFUSED_DRAIN, -ECONNREFUSED}, {TKR_REFUSED_INTERNAL, -EIO}};
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int late = 0; late < 2; late++) {
@@ -159,8 +160,7 @@ START_TEST(a_welcome_that_lies_is_eproto)
 {
     static void (*const lies[])(struct tkr_welcome *) = {
         welcome_more_arena,  welcome_no_inflight, welcome_two_queues,    welcome_huge_region,
-        welcome_other_major, welcome_other_magic, welcome_other_doorbell
-    };
+        welcome_other_major, welcome_other_magic, welcome_other_doorbell};
 
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         setup();
@@ -196,8 +196,8 @@ static void t_too_many_models(struct tkr_t_header *h)
 
 START_TEST(a_token_region_that_lies_is_eproto)
 {
-    static void (*const lies[])(struct tkr_t_header *) = { t_magic, t_cq_outside, t_res_unaligned,
-                                                           t_bulk_wraps, t_too_many_models };
+    static void (*const lies[])(struct tkr_t_header *) = {t_magic, t_cq_outside, t_res_unaligned,
+                                                          t_bulk_wraps, t_too_many_models};
 
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         setup();
@@ -241,7 +241,7 @@ END_TEST
 
 START_TEST(a_daemon_that_hangs_up_or_says_nothing_is_reported)
 {
-    tkr_opt opt = { .size = sizeof opt, .timeout_ns = TKR_MS(50) };
+    tkr_opt opt = {.size = sizeof opt, .timeout_ns = TKR_MS(50)};
 
     fake.hang_up = 1;
     ck_assert_int_eq(fake_open(&fake, &conn, NULL), -ECONNREFUSED);
@@ -257,16 +257,16 @@ START_TEST(wrong_options_are_einval_and_unknown_zero_ones_are_not)
     struct {
         tkr_opt opt;
         uint64_t later;
-    } longer = { .opt = { .size = sizeof longer } };
-    tkr_opt opt = { .size = 2 };
+    } longer = {.opt = {.size = sizeof longer}};
+    tkr_opt opt = {.size = 2};
 
     ck_assert_int_eq(tkr_open(&conn, &opt), -EINVAL);
-    opt = (tkr_opt){ .size = sizeof opt, .max_inflight = TKR_INFLIGHT_MAX + 1 };
+    opt = (tkr_opt){.size = sizeof opt, .max_inflight = TKR_INFLIGHT_MAX + 1};
     ck_assert_int_eq(tkr_open(&conn, &opt), -EINVAL);
     ck_assert_ptr_nonnull(strstr(tkr_open_error(), "4097, at most 4096"));
-    opt = (tkr_opt){ .size = sizeof opt, .arena_bytes = (size_t)1 << 32 };
+    opt = (tkr_opt){.size = sizeof opt, .arena_bytes = (size_t)1 << 32};
     ck_assert_int_eq(tkr_open(&conn, &opt), -EINVAL);
-    opt = (tkr_opt){ .size = sizeof opt, .timeout_ns = -1 };
+    opt = (tkr_opt){.size = sizeof opt, .timeout_ns = -1};
     ck_assert_int_eq(tkr_open(&conn, &opt), -EINVAL);
     longer.later = 1;
     ck_assert_int_eq(tkr_open(&conn, &longer.opt), -EINVAL);
@@ -311,20 +311,30 @@ END_TEST
 
 START_TEST(a_request_arrives_with_every_field)
 {
-    static const uint32_t stop_ids[] = { 7, 8, 9 };
-    tkr_msg msgs[] = { { .role = TKR_ROLE_SYSTEM, .text = "Be brief.", .len = 9 },
-                       { .role = TKR_ROLE_USER, .text = "Hello", .len = 5 } };
-    tkr_bytes stop = { .text = "END", .len = 3 };
-    tkr_req req = { .size = sizeof req,      .op = TKR_OP_GENERATE,
-                    .data_kind = TKR_DATA_MESSAGES, .on_late = TKR_LATE_DROP,
-                    .class_ = TKR_CLASS_BATCH, .msgs = msgs,
-                    .n_msgs = 2,             .stops = &stop,
-                    .n_stops = 1,            .stop_ids = stop_ids,
-                    .n_stop_ids = 3,         .max_tokens = 11,
-                    .flags = TKR_PARAM_SEED, .seed = 99,
-                    .deadline_ns = 12345,    .temperature = 0.5f,
-                    .top_p = 0.25f,          .min_p = 0.125f,
-                    .top_k = 40,             .model_gen = 2 };
+    static const uint32_t stop_ids[] = {7, 8, 9};
+    tkr_msg msgs[] = {{.role = TKR_ROLE_SYSTEM, .text = "Be brief.", .len = 9},
+                      {.role = TKR_ROLE_USER, .text = "Hello", .len = 5}};
+    tkr_bytes stop = {.text = "END", .len = 3};
+    tkr_req req = {.size = sizeof req,
+                   .op = TKR_OP_GENERATE,
+                   .data_kind = TKR_DATA_MESSAGES,
+                   .on_late = TKR_LATE_DROP,
+                   .class_ = TKR_CLASS_BATCH,
+                   .msgs = msgs,
+                   .n_msgs = 2,
+                   .stops = &stop,
+                   .n_stops = 1,
+                   .stop_ids = stop_ids,
+                   .n_stop_ids = 3,
+                   .max_tokens = 11,
+                   .flags = TKR_PARAM_SEED,
+                   .seed = 99,
+                   .deadline_ns = 12345,
+                   .temperature = 0.5f,
+                   .top_p = 0.25f,
+                   .min_p = 0.125f,
+                   .top_k = 40,
+                   .model_gen = 2};
     const struct tkr_param *param;
     const struct tkr_tail *tail;
     struct tkr_sqe sqe;
@@ -398,9 +408,12 @@ END_TEST
 
 START_TEST(token_ids_arrive_on_a_multiple_of_four)
 {
-    static const uint32_t ids[] = { 1, 2, 3 };
-    tkr_req req = { .size = sizeof req, .op = TKR_OP_LOGPROBS, .data_kind = TKR_DATA_TOKENS,
-                    .tokens = ids, .n_tokens = 3 };
+    static const uint32_t ids[] = {1, 2, 3};
+    tkr_req req = {.size = sizeof req,
+                   .op = TKR_OP_LOGPROBS,
+                   .data_kind = TKR_DATA_TOKENS,
+                   .tokens = ids,
+                   .n_tokens = 3};
     struct tkr_sqe sqe;
 
     open_with(0, 0);
@@ -414,7 +427,7 @@ END_TEST
 
 START_TEST(a_noop_needs_no_arena)
 {
-    tkr_req req = { .size = sizeof req, .op = TKR_OP_NOOP };
+    tkr_req req = {.size = sizeof req, .op = TKR_OP_NOOP};
     struct tkr_sqe sqe;
 
     open_with(0, 0);
@@ -427,7 +440,7 @@ END_TEST
 START_TEST(a_request_that_is_wrong_in_itself_is_einval_and_not_sent)
 {
     static const char odd[8];
-    tkr_msg msg = { .role = 65536, .text = "a", .len = 1 };
+    tkr_msg msg = {.role = 65536, .text = "a", .len = 1};
     tkr_req good = TKR_TEXT("x"), bad[12];
     struct tkr_sqe sqe;
 
@@ -481,7 +494,7 @@ END_TEST
 
 START_TEST(tags_run_out_and_come_back_with_release)
 {
-    tkr_req reqs[3] = { TKR_TEXT("a"), TKR_TEXT("b"), TKR_TEXT("c") };
+    tkr_req reqs[3] = {TKR_TEXT("a"), TKR_TEXT("b"), TKR_TEXT("c")};
     tkr_id first;
 
     open_with(2, 0);
@@ -498,7 +511,7 @@ END_TEST
 
 START_TEST(a_full_queue_takes_no_more_until_the_daemon_reads)
 {
-    tkr_req req = { .size = sizeof req, .op = TKR_OP_NOOP };
+    tkr_req req = {.size = sizeof req, .op = TKR_OP_NOOP};
     struct tkr_sqe sqe;
 
     open_with(16, 0); /* queue of 16 slots: cancels take slots too */
@@ -539,7 +552,7 @@ END_TEST
 
 START_TEST(text_in_the_arena_is_not_copied_and_goes_with_the_last_request)
 {
-    tkr_req reqs[2] = { TKR_TEXT(""), TKR_CHAT("") };
+    tkr_req reqs[2] = {TKR_TEXT(""), TKR_CHAT("")};
     const struct tkr_tail *tail;
     struct tkr_sqe sqe[2];
     char *text;
@@ -630,7 +643,7 @@ END_TEST
 
 START_TEST(a_lying_queue_head_opens_no_room)
 {
-    tkr_req req = { .size = sizeof req, .op = TKR_OP_NOOP };
+    tkr_req req = {.size = sizeof req, .op = TKR_OP_NOOP};
 
     open_with(64, 0);
     for (int i = 0; i < 64; i++)
@@ -645,13 +658,13 @@ END_TEST
 START_TEST(every_status_and_errno_has_a_text_and_the_bit_says_retry)
 {
     static const uint16_t statuses[] = {
-        TKR_OK, TKR_E_INVALID, TKR_E_UNSUPPORTED, TKR_E_CONTEXT, TKR_E_DEADLINE, TKR_E_OVERLOADED,
-        TKR_E_CANCELLED, TKR_E_ABORTED, TKR_E_NUMERIC, TKR_E_SLOW, TKR_E_NO_MODEL, TKR_E_MISMATCH,
-        TKR_E_DENIED, TKR_E_DUPLICATE, TKR_E_INTERNAL, TKR_E_GONE, TKR_E_RESTARTED
-    };
-    static const int errors[] = { EINVAL, EMSGSIZE, ENOENT, ECONNREFUSED, EACCES, EPROTO, EDQUOT,
-                                  ETIMEDOUT, ESHUTDOWN, ESTALE, EBUSY, EAGAIN, EDEADLK, ENOMEM,
-                                  ENOSYS, EMFILE, ENAMETOOLONG, EIO };
+        TKR_OK,           TKR_E_INVALID,   TKR_E_UNSUPPORTED, TKR_E_CONTEXT,   TKR_E_DEADLINE,
+        TKR_E_OVERLOADED, TKR_E_CANCELLED, TKR_E_ABORTED,     TKR_E_NUMERIC,   TKR_E_SLOW,
+        TKR_E_NO_MODEL,   TKR_E_MISMATCH,  TKR_E_DENIED,      TKR_E_DUPLICATE, TKR_E_INTERNAL,
+        TKR_E_GONE,       TKR_E_RESTARTED};
+    static const int errors[] = {EINVAL,  EMSGSIZE,  ENOENT,    ECONNREFUSED, EACCES,       EPROTO,
+                                 EDQUOT,  ETIMEDOUT, ESHUTDOWN, ESTALE,       EBUSY,        EAGAIN,
+                                 EDEADLK, ENOMEM,    ENOSYS,    EMFILE,       ENAMETOOLONG, EIO};
     int n_retry = 0;
 
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++) {

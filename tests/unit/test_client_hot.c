@@ -2,8 +2,9 @@
 /*
  * The promise of tokenring.h: no system call and no allocation while the daemon polls.
  *
- * Each case runs in a process of its own that opens a connection, then puts itself under a seccomp filter that
- * kills it (or traps, to count), then works. The linker replaces the allocation calls of the library (--wrap).
+ * Each case runs in a process of its own that opens a connection, then puts itself under a seccomp
+ * filter that kills it (or traps, to count), then works. The linker replaces the allocation calls
+ * of the library (--wrap).
  */
 #include <check.h>
 #include <linux/filter.h>
@@ -18,6 +19,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/unit/fake_daemon.h"
+
+/* A sanitizer's runtime makes system calls of its own, so its builds leave the filters out. */
+#if defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
 
 static unsigned n_allocations;
 
@@ -68,9 +78,10 @@ static void filter(uint32_t action)
         ALLOW(SYS_rt_sigreturn),
         BPF_STMT(BPF_RET | BPF_K, action),
     };
-    struct sock_fprog program = { .len = sizeof code / sizeof code[0], .filter = code };
+    struct sock_fprog program = {.len = sizeof code / sizeof code[0], .filter = code};
 
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
         _exit(99);
 }
 
@@ -87,7 +98,7 @@ static void trapped(int signal, siginfo_t *info, void *context)
 /* System calls come to nothing and are counted. */
 static void count_system_calls(void)
 {
-    struct sigaction action = { .sa_sigaction = trapped, .sa_flags = SA_SIGINFO };
+    struct sigaction action = {.sa_sigaction = trapped, .sa_flags = SA_SIGINFO};
 
     sigaction(SIGSYS, &action, NULL);
     filter(SECCOMP_RET_TRAP);
@@ -120,7 +131,7 @@ static tkr_conn *conn;
 
 static void opened(void)
 {
-    tkr_opt opt = { .size = sizeof opt, .max_inflight = 8, .arena_bytes = 8192 };
+    tkr_opt opt = {.size = sizeof opt, .max_inflight = 8, .arena_bytes = 8192};
 
     if (fake_open(&fake, &conn, &opt))
         _exit(98);
@@ -132,8 +143,8 @@ static void opened(void)
 static int hot_rounds(unsigned rounds)
 {
     for (unsigned i = 0; i < rounds; i++) {
-        tkr_bytes stop = { .text = "stop", .len = 4 };
-        tkr_req reqs[3] = { TKR_CHAT("one"), TKR_TEXT("two"), TKR_TEXT("three") };
+        tkr_bytes stop = {.text = "stop", .len = 4};
+        tkr_req reqs[3] = {TKR_CHAT("one"), TKR_TEXT("two"), TKR_TEXT("three")};
         tkr_event events[16];
         struct tkr_sqe sqe;
         char *text = tkr_arena(conn, 100);
@@ -150,7 +161,7 @@ static int hot_rounds(unsigned rounds)
         MUST(tkr_cancel_ordered(conn, reqs[2].id) == 0);
         MUST(tkr_peek(conn, events, 16) == 0);
         while (!fake_take(&fake, &sqe)) {
-            struct tkr_result result = { .user = sqe.user };
+            struct tkr_result result = {.user = sqe.user};
 
             if (sqe.op == TKR_OP_GENERATE)
                 fake_put_text(&fake, &sqe, 0, 1, "token");
@@ -232,7 +243,7 @@ END_TEST
 
 static int submit_to_a_parked_queue(void)
 {
-    tkr_req reqs[2] = { TKR_TEXT("a"), TKR_TEXT("b") };
+    tkr_req reqs[2] = {TKR_TEXT("a"), TKR_TEXT("b")};
 
     opened();
     *fake_t_word(&fake, TKR_T_NEED_WAKEUP(0)) = 1;
@@ -261,7 +272,7 @@ static int submit_with_a_socket_doorbell(void)
     opened();
     *fake_t_word(&fake, TKR_T_NEED_WAKEUP(0)) = 1;
     MUST(tkr_submit(conn, &req, 1) == 1);
-    MUST(recv(fake.sock, &(char){ 0 }, 1, MSG_DONTWAIT) == 1);
+    MUST(recv(fake.sock, &(char){0}, 1, MSG_DONTWAIT) == 1);
     count_system_calls();
     MUST(tkr_submit(conn, &req, 1) == 1);
     MUST(n_traps == 1 && last_nr == SYS_sendto);
@@ -285,12 +296,14 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, hot_calls_make_no_system_call);
-    tcase_add_test(tc, the_filter_does_kill);
     tcase_add_test(tc, hot_calls_allocate_nothing);
     tcase_add_test(tc, the_count_of_allocations_does_count);
-    tcase_add_test(tc, a_submit_to_a_parked_queue_makes_exactly_one_system_call);
-    tcase_add_test(tc, a_socket_doorbell_is_one_system_call_too);
+    if (!SANITIZED) {
+        tcase_add_test(tc, hot_calls_make_no_system_call);
+        tcase_add_test(tc, the_filter_does_kill);
+        tcase_add_test(tc, a_submit_to_a_parked_queue_makes_exactly_one_system_call);
+        tcase_add_test(tc, a_socket_doorbell_is_one_system_call_too);
+    }
     suite_add_tcase(suite, tc);
 
     srunner_set_tap(sr, "-");
