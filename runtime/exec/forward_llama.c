@@ -20,9 +20,11 @@ struct pass {
     const struct step *step;
     const struct layer *layer;
     uint32_t i_layer;
-    int self;   /* n_rows <= SELF_ROWS */
-    int split;  /* n_rows <= SPLIT_ROWS */
-    int decode; /* one row a sequence: whoever attends to the newest position stores it first */
+    uint32_t n_rows; /* of the step; from the last attention on, those with logits */
+    int self;        /* n_rows <= SELF_ROWS */
+    int split;       /* n_rows <= SPLIT_ROWS */
+    int decode;      /* one row a sequence, all with logits: whoever attends to the newest position
+                        stores it first */
 };
 
 /* ---- inputs of matrices -------------------------------------------------------------------------
@@ -65,7 +67,7 @@ static void attn_norm_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_rows, 1, member, n, &begin, &end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
     norm_rows(p, &p->cpu->in, p->layer->attn_norm, begin, end);
 }
 
@@ -74,7 +76,7 @@ static void ffn_norm_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_rows, 1, member, n, &begin, &end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
     norm_rows(p, &p->cpu->in, p->layer->ffn_norm, begin, end);
 }
 
@@ -101,7 +103,7 @@ static void qkv_region(void *arg, unsigned member, unsigned n)
     const struct layer *l = p->layer;
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, hp->n_embd);
-    uint32_t rows = p->step->n_rows;
+    uint32_t rows = p->n_rows;
     float *y = cpu->qkv;
 
     if (p->self)
@@ -139,7 +141,7 @@ static void store_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_rows, 1, member, n, &begin, &end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
     for (uint32_t r = begin; r < end; r++)
         for (uint32_t h = 0; h < p->cpu->model->hp.n_head_kv; h++)
             store_kv(p, p->cpu->members[member].k, r, h);
@@ -227,7 +229,7 @@ static void attention_region(void *arg, unsigned member, unsigned n)
     (void)n;
     /* Rows inside heads: pages of one head stay in the cache for the rows of a prefill. */
     for (uint32_t head = 0; head < cpu->model->hp.n_head_kv; head++) {
-        for (uint32_t row = 0; row < p->step->n_rows; row++) {
+        for (uint32_t row = 0; row < p->n_rows; row++) {
             uint32_t units = p->split ? n_splits(cpu, row) : 1;
 
             for (uint32_t split = 0; split < units; split++, unit++) {
@@ -261,7 +263,7 @@ static void gather_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_rows, 1, member, n, &begin, &end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
     for (uint32_t r = begin; r < end; r++)
         gather_attn(p, &p->cpu->in, p->cpu->attn, r);
 }
@@ -276,8 +278,8 @@ static void share_residual(const struct pass *p, const struct packed_matrix *w,
     team_share(n_embd / KERN_ROWS, 1, member, n, &begin, &end);
     if (begin == end)
         return;
-    cpu->kernels->matmul(cpu->out, n_embd, w, begin, end, q, x, p->step->n_rows);
-    for (uint32_t r = 0; r < p->step->n_rows; r++) {
+    cpu->kernels->matmul(cpu->out, n_embd, w, begin, end, q, x, p->n_rows);
+    for (uint32_t r = 0; r < p->n_rows; r++) {
         size_t at = (size_t)r * n_embd + begin * KERN_ROWS;
 
         cpu->kernels->add(cpu->x + at, cpu->out + at, (end - begin) * KERN_ROWS);
@@ -291,7 +293,7 @@ static void o_region(void *arg, unsigned member, unsigned n)
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, cpu->model->hp.n_head * cpu->model->hp.head_dim);
 
-    for (uint32_t r = 0; r < p->step->n_rows && p->self; r++)
+    for (uint32_t r = 0; r < p->n_rows && p->self; r++)
         gather_attn(p, in, in->x, r);
     share_residual(p, &p->layer->o, &q, p->self ? in->x : cpu->attn, member, n);
 }
@@ -306,7 +308,7 @@ static void gate_up_region(void *arg, unsigned member, unsigned n)
     const struct hparams *hp = &cpu->model->hp;
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, hp->n_embd);
-    uint32_t rows = p->step->n_rows, begin, end;
+    uint32_t rows = p->n_rows, begin, end;
 
     if (p->self)
         norm_rows(p, in, p->layer->ffn_norm, 0, rows);
@@ -355,18 +357,8 @@ static void embed_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_rows, 1, member, n, &begin, &end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
     embed_rows(p, begin, end);
-}
-
-static void final_norm_rows(const struct pass *p, struct matrix_in *in, uint32_t begin,
-                            uint32_t end)
-{
-    const struct cpu_state *cpu = p->cpu;
-
-    for (uint32_t i = begin; i < end; i++)
-        norm_row(cpu, in, i, cpu->x + (size_t)p->step->logit_rows[i] * cpu->model->hp.n_embd,
-                 cpu->model->output_norm);
 }
 
 static void final_norm_region(void *arg, unsigned member, unsigned n)
@@ -374,22 +366,47 @@ static void final_norm_region(void *arg, unsigned member, unsigned n)
     struct pass *p = arg;
     uint32_t begin, end;
 
-    team_share(p->step->n_logits, 1, member, n, &begin, &end);
-    final_norm_rows(p, &p->cpu->in, begin, end);
+    team_share(p->n_rows, 1, member, n, &begin, &end);
+    norm_rows(p, &p->cpu->in, p->cpu->model->output_norm, begin, end);
 }
 
 static void head_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
     struct cpu_state *cpu = p->cpu;
-    int self = p->step->n_logits <= SELF_ROWS;
-    struct matrix_in *in = self ? &cpu->members[member].in : &cpu->in;
+    struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, cpu->model->hp.n_embd);
 
-    if (self)
-        final_norm_rows(p, in, 0, p->step->n_logits);
-    share_matmul(cpu, cpu->logits, cpu->backend.n_vocab, &cpu->model->head, &q, in->x,
-                 p->step->n_logits, member, n);
+    if (p->self)
+        norm_rows(p, in, cpu->model->output_norm, 0, p->n_rows);
+    share_matmul(cpu, cpu->logits, cpu->backend.n_vocab, &cpu->model->head, &q, in->x, p->n_rows,
+                 member, n);
+}
+
+static void set_rows(struct pass *p, uint32_t n_rows)
+{
+    p->n_rows = n_rows;
+    p->self = n_rows <= SELF_ROWS;
+    p->split = n_rows <= SPLIT_ROWS;
+}
+
+/* Once the last layer's K and V are stored, only rows with logits matter: they move to the front.
+ */
+static void keep_logit_rows(struct pass *p)
+{
+    struct cpu_state *cpu = p->cpu;
+    uint32_t n_embd = cpu->model->hp.n_embd;
+
+    for (uint32_t i = 0; i < p->step->n_logits; i++) {
+        uint32_t r = p->step->logit_rows[i]; /* ascending, so r >= i */
+
+        assert(r >= i && r < p->n_rows);
+        memmove(cpu->x + (size_t)i * n_embd, cpu->x + (size_t)r * n_embd, n_embd * sizeof *cpu->x);
+        memmove(cpu->qkv + (size_t)i * cpu->qkv_rows, cpu->qkv + (size_t)r * cpu->qkv_rows,
+                cpu->qkv_rows * sizeof *cpu->qkv);
+        cpu->rows[i] = cpu->rows[r];
+    }
+    set_rows(p, p->step->n_logits);
 }
 
 /* Says for each row where it stands in its sequence. */
@@ -403,22 +420,30 @@ static void lay_out_rows(struct pass *p)
         const struct step_seq *seq = &step->seqs[s];
 
         assert(seq->pos0 + seq->n_rows <= cpu->model->n_ctx);
-        p->decode &= seq->n_rows == 1;
+        p->decode &= seq->n_rows == 1 && step->n_logits == step->n_rows;
         for (uint32_t i = 0; i < seq->n_rows; i++)
             cpu->rows[seq->row0 + i] = (struct row_info){seq->pos0 + i, seq->pages};
     }
 }
 
-static void layer_forward(struct pass *p)
+/* K and V of all rows are in their pages when this returns, but for a decode step whose attention
+ * stores them. */
+static void project_rows(struct pass *p)
 {
-    struct cpu_state *cpu = p->cpu;
-    struct team *team = cpu->team;
+    struct team *team = p->cpu->team;
 
     if (!p->self)
         team_run(team, attn_norm_region, p);
     team_run(team, qkv_region, p);
     if (!p->decode)
         team_run(team, store_region, p);
+}
+
+static void finish_layer(struct pass *p)
+{
+    struct cpu_state *cpu = p->cpu;
+    struct team *team = cpu->team;
+
     atomic_store_explicit(&cpu->cursor, 0, memory_order_relaxed); /* the next barrier orders it */
     team_run(team, attention_region, p);
     if (!p->self)
@@ -434,24 +459,28 @@ void forward_llama(void *self, const struct step *step, const float **ret_logits
 {
     struct cpu_state *cpu = self;
     struct pass p = {.cpu = cpu, .step = step};
+    uint32_t n_layer = cpu->model->hp.n_layer;
 
     assert(step->n_rows >= 1 && step->n_rows <= cpu->backend.rows_max);
     assert(step->n_logits <= cpu->backend.logits_max && step->n_logits <= step->n_rows);
-    p.self = step->n_rows <= SELF_ROWS;
-    p.split = step->n_rows <= SPLIT_ROWS;
+    *ret_logits = cpu->logits;
+    set_rows(&p, step->n_rows);
     lay_out_rows(&p);
 
     if (p.self)
-        embed_rows(&p, 0, step->n_rows);
+        embed_rows(&p, 0, p.n_rows);
     else
         team_run(cpu->team, embed_region, &p);
-    for (p.i_layer = 0; p.i_layer < cpu->model->hp.n_layer; p.i_layer++) {
+    for (p.i_layer = 0; p.i_layer < n_layer; p.i_layer++) {
         p.layer = &cpu->model->layers[p.i_layer];
-        layer_forward(&p);
+        project_rows(&p);
+        if (p.i_layer == n_layer - 1 && step->n_logits < step->n_rows)
+            keep_logit_rows(&p);
+        if (p.n_rows == 0)
+            return;
+        finish_layer(&p);
     }
-    if (step->n_logits > SELF_ROWS)
+    if (!p.self)
         team_run(cpu->team, final_norm_region, &p);
-    if (step->n_logits)
-        team_run(cpu->team, head_region, &p);
-    *ret_logits = cpu->logits;
+    team_run(cpu->team, head_region, &p);
 }

@@ -273,7 +273,7 @@ static void mixed_step(const struct engine *e, struct text *texts)
     uint32_t tokens[ROWS_MAX], wanted[ROWS_MAX], owner[ROWS_MAX], n_vocab = e->backend->n_vocab;
     struct step_seq seqs[TEXTS];
     struct step step = {.tokens = tokens, .seqs = seqs, .logit_rows = wanted};
-    int decode = rand() % 3 == 0, every = rand() % 2;
+    int decode = rand() % 3 == 0, every = rand() % 2, last = rand() % 4;
     const float *logits;
 
     for (uint32_t s = 0; s < TEXTS; s++) {
@@ -289,7 +289,7 @@ static void mixed_step(const struct engine *e, struct text *texts)
         for (uint32_t i = 0; i < rows; i++) {
             owner[step.n_rows] = s;
             tokens[step.n_rows] = t->ids[t->pos + i];
-            if (every || i + 1 == rows)
+            if (every || (last && i + 1 == rows))
                 wanted[step.n_logits++] = step.n_rows;
             step.n_rows++;
         }
