@@ -132,9 +132,8 @@ int session_failed(const tkr_event *done)
     if (done->retry_after_ns)
         snprintf(again, sizeof again, "; try again in %" PRIu64 " ms",
                  done->retry_after_ns / 1000000 + 1);
-    complain("the request ended %s (%u): %s%s%s%s%s", status_name(done->status), done->status,
-             *done->message ? done->message : tkr_strerror(done->status), limit,
-             *done->message ? ": " : "", *done->message ? tkr_strerror(done->status) : "", again);
+    complain("the request ended %s (%u): %s%s%s", status_name(done->status), done->status,
+             *done->message ? done->message : tkr_strerror(done->status), limit, again);
     return CLI_FAILED;
 }
 
