@@ -327,6 +327,7 @@ static void step(struct daemon *d)
 {
     uint64_t begin = clock_ns(), end;
 
+    io_busy(d->io, 1);
     d->in_step = 1;
     d->rows += sched_step(d->sched, clock_ns);
     d->in_step = 0;
@@ -398,10 +399,14 @@ static void drain_publish(struct daemon *d)
 /* One turn. Returns 0 when the drain is over. */
 static int turn(struct daemon *d)
 {
-    uint32_t arrived = io_pass(d->io);
-    uint32_t handed = hand_over(d);
+    uint32_t arrived, handed;
     uint64_t now;
 
+    /* With no step due, who sleeps is woken here and not by way of the waker thread. */
+    io_busy(d->io, sched_has_work(d->sched));
+    io_control(d->io);
+    arrived = io_pass(d->io);
+    handed = hand_over(d);
     if (d->stop && !d->draining)
         drain_begin(d);
     if (sched_has_work(d->sched))

@@ -223,6 +223,11 @@ static void parked_peek(struct io *io)
         queue_heat(client);
 }
 
+void io_busy(struct io *io, int busy)
+{
+    io->busy = busy;
+}
+
 void io_control(struct io *io)
 {
     control_run(io);
@@ -233,9 +238,6 @@ uint32_t io_pass(struct io *io)
 {
     uint32_t n = 0;
 
-    /* A second pass without sleep in between means that a step runs: who was to be woken goes to the waker. */
-    if (io->n_set[IO_SET_DUE])
-        notify_due(io, 1);
     for (uint32_t i = 0; i < io->n_set[IO_SET_HOT]; i++)
         n += client_take(io->set[IO_SET_HOT][i]);
     for (uint32_t i = io->n_set[IO_SET_BUSY]; i-- > 0;)
@@ -245,8 +247,8 @@ uint32_t io_pass(struct io *io)
         parked_peek(io);
     if (io->n_set[IO_SET_TOUCHED])
         notify_touched(io);
-    if (++io->passes > 1 && io->n_set[IO_SET_DUE])
-        notify_due(io, 1);
+    if (io->n_set[IO_SET_DUE])
+        notify_due(io, io->busy);
     if (loop_flagged(io))
         loop_events(io);
     if (io->control_since_ns && clock_ns() - io->control_since_ns > IO_CONTROL_DELAY_NS)
@@ -360,7 +362,6 @@ void io_sleep(struct io *io, uint64_t until_ns)
 {
     uint64_t now;
 
-    io->passes = 0;
     if (io->n_set[IO_SET_TOUCHED])
         notify_touched(io);
     if (io->n_set[IO_SET_DUE])

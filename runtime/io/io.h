@@ -63,6 +63,10 @@ void io_gone(struct io *io);
  * slots taken, so the caller knows whether there was traffic. */
 uint32_t io_pass(struct io *io);
 
+/* 1: a step runs or is due, so sleeping clients are woken by the waker thread; 0 (at start): nothing else is to be done, so
+ * io_pass() wakes them itself, one hop less. */
+void io_busy(struct io *io, int busy);
+
 /* Handles what came on the control sockets (attaches, hang-ups: milliseconds) and frees clients that are gone. io_sleep() does it by
  * itself; a caller that is never idle calls this between steps. What waited for 50 ms is handled by io_pass(). */
 void io_control(struct io *io);

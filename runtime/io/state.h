@@ -131,7 +131,7 @@ struct io {
     int listen_fd, kick_fd;
     struct tkr_region_id listen_id;         /* of the socket file, so that only our own is removed */
     uint32_t kicked;                        /* atomic: set by any thread */
-    uint32_t passes;                        /* since the last io_sleep() */
+    int busy;                               /* wakes go through the waker */
     uint32_t parked_at;                     /* whose slot the next pass peeks at */
     int cpu;                                /* as last published */
     int draining;
