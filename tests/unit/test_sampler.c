@@ -296,6 +296,24 @@ START_TEST(equal_logits_are_cut_at_exactly_the_lowest_ids)
 }
 END_TEST
 
+START_TEST(zero_and_minus_zero_are_equal_logits)
+{
+    float logits[200];
+    struct sampler *s = sampler_for(200);
+    uint32_t id;
+
+    for (uint32_t i = 0; i < 200; i++)
+        logits[i] = i < 100 ? -0.0f : 0.0f;
+    for (uint64_t pos = 0; pos < 100; pos++) {
+        ck_assert_int_eq(sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_k = 1}, pos, &id), 0);
+        ck_assert_uint_eq(id, 0);
+        ck_assert_int_eq(sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_p = 0.5f}, pos, &id), 0);
+        ck_assert_uint_lt(id, 100);
+    }
+    sampler_free(s);
+}
+END_TEST
+
 START_TEST(top_k_keeps_the_lower_ids_among_equals_in_any_place)
 {
     float logits[500];
@@ -478,6 +496,7 @@ int main(void)
     tcase_add_test(tc, a_row_that_is_not_finite_draws_nothing);
     tcase_add_test(tc, filters_that_leave_one_candidate_take_the_greedy_one);
     tcase_add_test(tc, equal_logits_are_cut_at_exactly_the_lowest_ids);
+    tcase_add_test(tc, zero_and_minus_zero_are_equal_logits);
     tcase_add_test(tc, top_k_keeps_the_lower_ids_among_equals_in_any_place);
     tcase_add_test(tc, top_k_picks_what_a_full_sort_picks);
     tcase_add_test(tc, top_p_picks_what_a_full_sort_picks);

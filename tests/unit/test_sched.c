@@ -366,6 +366,15 @@ START_TEST(output_beyond_its_memory_ends_the_request_and_says_so)
     ck_assert_uint_eq(req->n_out, 2);
     ck_assert_uint_eq(req->have, 100);
     ck_assert_str_eq(req->message, "the output has more than 100 bytes of text");
+
+    /* Held back: the last x, for the stop string. It would fit when the piece before it did not. */
+    script_ids(1, (const uint32_t[]){'a', FAKE_LONG, FAKE_LONG, 'b'}, 4);
+    req = take(1, 3, 50);
+    stop_at(req, "xq");
+    sched_submit(w.sched, req, w.now_ns);
+    run_all();
+    ck_assert_int_eq(req->status, END_CONTEXT);
+    ck_assert_uint_eq(req->n_text, 64);
     world_fini();
 }
 END_TEST
@@ -636,6 +645,23 @@ START_TEST(short_prompts_behind_long_ones_get_their_first_token_in_a_few_chunks)
     ck_assert_int_eq(is_short[1]->state, REQUEST_ENDED);
     ck_assert_uint_lt(second->n_computed, 500);
     run_all();
+    world_fini();
+}
+END_TEST
+
+START_TEST(equal_prompts_are_served_in_order_of_arrival)
+{
+    struct request *req[4];
+
+    world_init(opt_default);
+    for (uint32_t i = 0; i < 4; i++)
+        req[i] = submit(i, 40, 1);
+    run_all();
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_le(req[i]->stamp[STAMP_FIRST], req[i + 1]->stamp[STAMP_FIRST]);
+    /* By hand, 16 rows a step, half to the oldest: 0 and 1 end in step 5, 2 and 3 in step 10. */
+    ck_assert_uint_eq(req[1]->stamp[STAMP_FIRST], 1000 + 5 * STEP_NS);
+    ck_assert_uint_eq(req[2]->stamp[STAMP_FIRST], 1000 + 10 * STEP_NS);
     world_fini();
 }
 END_TEST
@@ -967,6 +993,7 @@ int main(void)
     tcase_add_test(tc, logprobs_come_for_every_token_but_the_first_however_few_rows_of_logits_there_are);
     tcase_add_test(tc, a_long_prompt_advances_every_step_and_delays_no_decode_row);
     tcase_add_test(tc, short_prompts_behind_long_ones_get_their_first_token_in_a_few_chunks);
+    tcase_add_test(tc, equal_prompts_are_served_in_order_of_arrival);
     tcase_add_test(tc, a_request_waits_for_its_pages_and_nobody_overtakes_it);
     tcase_add_test(tc, when_pages_run_out_the_youngest_without_max_tokens_ends_with_its_text_so_far);
     tcase_add_test(tc, more_requests_than_places_are_refused_at_once_with_a_hint);
