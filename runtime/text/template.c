@@ -138,6 +138,8 @@ static int put_inside(struct form *form, const char **src, const char *mark, int
             s++;
             continue;
         }
+        if (strchr("{}%#", *s))
+            return -EINVAL; /* of no form that we know; and "% }" must not become a mark */
         if (*s == '\'' || *s == '"') {
             if (put_literal(form, &s) < 0)
                 return -EINVAL;
@@ -366,7 +368,8 @@ int template_new(struct template **ret_template, const char *chat_template, cons
     char *form = NULL;
     int err = -ENOTSUP, writes_bos;
 
-    if (strnlen(chat_template, TEMPLATE_BYTES_MAX + 1) > TEMPLATE_BYTES_MAX)
+    /* Jinja makes line feeds of carriage returns first; no published template has any. */
+    if (strnlen(chat_template, TEMPLATE_BYTES_MAX + 1) > TEMPLATE_BYTES_MAX || strchr(chat_template, '\r'))
         return template_unknown(chat_template, diag);
     form = form_new(chat_template);
     if (!form)
@@ -428,7 +431,7 @@ int template_encode(const struct template *t, struct bpe *bpe, const struct mess
 
     if (n == 0)
         return -EINVAL;
-    if (t->bos != VOCAB_NONE)
+    if (t->bos != VOCAB_NONE && !(n_out > 0 && n_out <= max && ids[n_out - 1] == t->bos))
         put_ids(ids, &n_out, max, &t->bos, 1);
     if (t->n_default > 0 && messages[0].role != 0) {
         put_ids(ids, &n_out, max, &t->start, 1);

@@ -33,7 +33,7 @@ void template_free(struct template *t);
 
 /* Renders and tokenises messages[n] with the generation prompt: errors as bpe_encode (bytes_max is for each content);
  * -EINVAL: no message, or a role that the template does not know. The ids are the whole prompt: exactly one BOS comes first
- * when the template writes one or the model adds one, so the caller adds none. */
+ * when the template writes one or the model adds one, also when the caller put it there before. */
 int template_encode(const struct template *t, struct bpe *bpe, const struct message *messages, uint32_t n,
                     uint32_t *ids, uint32_t *n_ids, uint32_t max);
 
