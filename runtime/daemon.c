@@ -226,8 +226,12 @@ static void text_failed(struct daemon *d, struct job *job)
         req->have = req->op == REQUEST_TOKENIZE ? job->text_max : d->model->n_ctx;
         req->want = job->n_ids;
         status = END_CONTEXT;
-        snprintf(req->message, sizeof req->message, "prompt of at least %u tokens, the context has %u", job->n_ids,
+        snprintf(req->message, sizeof req->message, "prompt of %u tokens, the limit is %u", job->n_ids,
                  (unsigned)req->have);
+        break;
+    case -EILSEQ:
+        snprintf(req->message, sizeof req->message, "prompt: the model's vocabulary has no token for byte 0x%02x",
+                 job->text_byte);
         break;
     case -EINVAL:
         snprintf(req->message, sizeof req->message, "messages: a role that the model's chat template does not know");

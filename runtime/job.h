@@ -31,6 +31,7 @@ struct job {
     uint32_t *ids;            /* TOKENIZE: [text_max]; else req->tokens */
     uint32_t n_ids;
     int text_error;           /* 0 or what bpe_encode / template_encode returned */
+    uint8_t text_byte;        /* -EILSEQ: the byte that the vocabulary has no token for */
 
     /* published so far */
     uint32_t mark;            /* pieces of req->marks that are out whole */

@@ -10,9 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Messages that the template surrounds with its scaffold: role names and line ends. */
-#define SCAFFOLD_BYTES 4096u
-
 struct job_ring {             /* one producer, one consumer, both ours; never full: it has room for every job */
     struct job **slots;
     uint32_t mask;
@@ -68,7 +65,8 @@ static struct job *ring_take(struct job_ring *ring)
     return job;
 }
 
-/* Ids of a TOKENIZE go to the job's own memory (more than a context's worth is fine), all others to the request. */
+/* Ids of a TOKENIZE go to the job's own memory (more than a context's worth is fine), all others to the request. A BOS comes
+ * before raw text that is to be run, if the model adds one; the template sees to its own. */
 static void job_tokenize(const struct textwork *work, struct bpe *bpe, struct job *job)
 {
     struct request *req = job->req;
@@ -78,12 +76,15 @@ static void job_tokenize(const struct textwork *work, struct bpe *bpe, struct jo
     uint32_t bos = vocab_bos(work->vocab);
     uint32_t n = 0;
 
-    if (bos != VOCAB_NONE && (!whole || job->data_kind == TKR_DATA_MESSAGES))
-        ids[n++] = bos;
-    if (job->data_kind == TKR_DATA_MESSAGES)
+    if (job->data_kind == TKR_DATA_MESSAGES) {
         job->text_error = template_encode(work->template, bpe, job->messages, job->n_messages, ids, &n, max);
-    else
+    } else {
+        if (bos != VOCAB_NONE && !whole)
+            ids[n++] = bos;
         job->text_error = bpe_encode(bpe, job->text, job->n_text, ids, &n, max);
+    }
+    if (job->text_error == -EILSEQ)
+        job->text_byte = bpe_unknown_byte(bpe);
     job->n_ids = n;
     if (!whole && job->text_error == 0)
         req->n_prompt = n;
@@ -157,10 +158,10 @@ int textwork_new(struct textwork **ret_work, const struct vocab *vocab, const st
     work->n_ctx = n_ctx;
     work->done = done;
     work->ctx = ctx;
-    err = bpe_new(&work->bpe, vocab, text_max + SCAFFOLD_BYTES, diag);
+    err = bpe_new(&work->bpe, vocab, text_max, diag);
     if (err < 0)
         goto fail;
-    err = bpe_new(&work->bpe_inline, vocab, TEXTWORK_INLINE_BYTES + SCAFFOLD_BYTES, diag);
+    err = bpe_new(&work->bpe_inline, vocab, TEXTWORK_INLINE_BYTES, diag);
     if (err < 0)
         goto fail;
     err = ring_new(&work->in, n_jobs);
