@@ -13,13 +13,14 @@
 #define N_CTX_MAX (1u << 24)  /* keeps the sizes below in 64 bits */
 #define REQUESTS_MAX (1u << 20)
 
-/* Bytes of one request's arrays, each on a cache line; with req not NULL also points it at them. */
-static size_t slot_layout(const struct sched_opt *opt, struct request *req, uint8_t *base)
+/* Bytes of one request's arrays, each on a cache line; with req not NULL also points it at them. Sized
+ * for the context that was asked for, since the caller fills tokens before any limit is checked here. */
+static size_t slot_layout(const struct sched *s, struct request *req, uint8_t *base)
 {
-    size_t ids = (size_t)opt->n_ctx + 1;
+    size_t ids = (size_t)s->n_ctx_asked + 1;
     const size_t bytes[] = {
-        ids * sizeof *req->tokens,    pages_for(opt->n_ctx) * sizeof *req->pages,
-        ids * sizeof *req->out_ids,   opt->out_bytes_max,
+        ids * sizeof *req->tokens,    pages_for(s->n_ctx_asked) * sizeof *req->pages,
+        ids * sizeof *req->out_ids,   s->opt.out_bytes_max,
         2 * ids * sizeof *req->marks, ids * sizeof *req->logprobs,
     };
     size_t at[sizeof bytes / sizeof bytes[0]], end = 0;
@@ -42,7 +43,7 @@ static size_t slot_layout(const struct sched_opt *opt, struct request *req, uint
 /* The arrays are mapped, not allocated: memory comes with first touch, so unused slots cost nothing. */
 static int slots_new(struct sched *s)
 {
-    size_t each = slot_layout(&s->opt, NULL, NULL);
+    size_t each = slot_layout(s, NULL, NULL);
 
     s->n_slots = s->opt.queued_max + 2 * s->opt.running_max;
     s->slots_bytes = s->n_slots * sizeof *s->slots;
@@ -99,6 +100,7 @@ int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct back
     if (!s)
         return -ENOMEM;
     s->opt = *opt;
+    s->n_ctx_asked = opt->n_ctx;
     if (opt->n_pages < pages_for(opt->n_ctx))
         s->opt.n_ctx = opt->n_pages * KV_PAGE;
     if (opt->out_bytes_max == 0)
@@ -162,7 +164,7 @@ struct request *sched_request_take(struct sched *s)
     assert(req->state == REQUEST_FREE);
     memset(req, 0, offsetof(struct request, detok));
     req->slot = slot;
-    slot_layout(&s->opt, req, s->slot_memory + slot * (s->slot_memory_bytes / s->n_slots));
+    slot_layout(s, req, s->slot_memory + slot * (s->slot_memory_bytes / s->n_slots));
     req->state = REQUEST_TEXT;
     s->n_text++;
     return req;

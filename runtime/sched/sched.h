@@ -61,7 +61,7 @@ struct sched_counts {
 int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct backend *backend, struct sampler *sampler);
 void sched_free(struct sched *sched);
 
-/* Context of one request: opt.n_ctx or what the pool holds. */
+/* Context of one request: opt.n_ctx or what the pool holds. Arrays of a request have room for opt.n_ctx in any case. */
 uint32_t sched_n_ctx(const struct sched *sched);
 
 /* A free request, all reset but slot, its fixed memory and detok; state REQUEST_TEXT. NULL when every slot is alive:

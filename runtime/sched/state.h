@@ -8,6 +8,7 @@
 
 struct sched {
     struct sched_opt opt;       /* n_ctx and out_bytes_max as they are in effect */
+    uint32_t n_ctx_asked;
     uint32_t n_vocab;
     struct backend *backend;
     struct sampler *sampler;

@@ -417,7 +417,10 @@ START_TEST(the_context_is_never_larger_than_the_pool)
     opt.n_pages = 2;
     world_init(opt);
     ck_assert_uint_eq(sched_n_ctx(w.sched), 128);
-    req = submit(0, 129, 1);
+    req = take(0, 129, 1);
+    for (uint32_t i = 0; i <= opt.n_ctx; i++) /* room for what was asked for */
+        req->tokens[i] = 1;
+    sched_submit(w.sched, req, w.now_ns);
     ck_assert_int_eq(req->status, END_CONTEXT);
     req = submit(0, 100, 100000);
     run_all();
