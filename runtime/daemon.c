@@ -80,6 +80,7 @@ static void job_begin(struct daemon *d, struct job *job, struct request *req, st
     job->mark = job->ids_out = job->bytes_out = 0;
     job->bulk_out = 0;
     job->bulk_off = job->bulk_bytes = 0;
+    job->bulk = NULL;
     job->alive = 1;
     io_client_ref(client);
     req->owner = client;
@@ -244,10 +245,22 @@ static void text_failed(struct daemon *d, struct job *job)
     sched_end(d->sched, req, status, clock_ns());
 }
 
-static void tokenize_end(struct daemon *d, struct job *job, uint64_t now)
+/* The prompt is in: what needs bulk memory gets it now, before anything is computed. */
+static void prompt_ready(struct daemon *d, struct job *job, uint64_t now)
 {
-    job->req->n_prompt = job->n_ids;
-    sched_end(d->sched, job->req, END_OK, now);
+    struct request *req = job->req;
+    uint32_t n_results = 0;
+
+    if (req->op == REQUEST_TOKENIZE)
+        n_results = req->n_prompt = job->n_ids;
+    else if (req->op == REQUEST_LOGPROBS && req->n_prompt)
+        n_results = req->n_prompt - 1;
+    if (publish_reserve(job, n_results) < 0)
+        sched_end(d->sched, req, END_OVERLOADED, now);
+    else if (req->op == REQUEST_TOKENIZE)
+        sched_end(d->sched, req, END_OK, now);
+    else
+        sched_submit(d->sched, req, now);
 }
 
 /* Between steps: jobs whose prompt is ready go to the scheduler. Returns how many. */
@@ -266,10 +279,8 @@ static uint32_t hand_over(struct daemon *d)
             sched_end(d->sched, job->req, END_CANCELLED, now);
         else if (job->text_error)
             text_failed(d, job);
-        else if (job->req->op == REQUEST_TOKENIZE)
-            tokenize_end(d, job, now);
         else
-            sched_submit(d->sched, job->req, now);
+            prompt_ready(d, job, now);
         text_forget(job);
     }
     d->n_staged = 0;

@@ -37,7 +37,8 @@ struct job {
     uint32_t mark;            /* pieces of req->marks that are out whole */
     uint32_t ids_out, bytes_out;
     int bulk_out;             /* the BULK line is out */
-    uint32_t bulk_off, bulk_bytes;
+    uint32_t bulk_off, bulk_bytes; /* reserved in the client's T */
+    void *bulk;
 };
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/publish.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The scheduler knows no wire; its numbers are the wire's. */
@@ -12,6 +13,9 @@ _Static_assert((int)END_CANCELLED == (int)TKR_E_CANCELLED && (int)END_ABORTED ==
 _Static_assert((int)END_NUMERIC == (int)TKR_E_NUMERIC && (int)END_SLOW == (int)TKR_E_SLOW, "status");
 _Static_assert((int)END_INTERNAL == (int)TKR_E_INTERNAL, "status");
 _Static_assert((int)FINISH_STOP == (int)TKR_FINISH_STOP && (int)FINISH_LENGTH == (int)TKR_FINISH_LENGTH, "finish");
+_Static_assert((int)STAMP_SEEN == (int)TKR_STAMP_SEEN && (int)STAMP_ADMITTED == (int)TKR_STAMP_ADMITTED, "stamp");
+_Static_assert((int)STAMP_PREFILL == (int)TKR_STAMP_PREFILL && (int)STAMP_FIRST == (int)TKR_STAMP_FIRST, "stamp");
+_Static_assert((int)STAMP_LAST == (int)TKR_STAMP_LAST && (int)STAMPS == (int)TKR_STAMPS, "stamp");
 _Static_assert(sizeof((struct request *)0)->message == sizeof((struct tkr_result *)0)->message, "message");
 
 /* How many bytes of text[n] fit in a line without cutting a character. */
@@ -79,32 +83,37 @@ static int put_line(struct job *job)
     return 0;
 }
 
-/* TOKENIZE's ids or LOGPROBS' values. No room in the client's bulk memory ends the request with both numbers. */
-static int put_bulk(struct job *job)
+int publish_reserve(struct job *job, uint32_t count)
 {
     struct request *req = job->req;
-    int ids = req->op == REQUEST_TOKENIZE;
-    uint32_t count = ids ? job->n_ids : req->n_logprobs;
-    struct tkr_cqe cqe = {.kind = TKR_CQE_BULK, .user = req->user, .tag = (uint16_t)job->tag};
-    void *dst;
+    void *dst = NULL;
 
-    if (!job->bulk_bytes && count) {
-        int err = io_bulk_take(job->client, job->tag, count * 4, &job->bulk_off, &dst);
-
-        if (err < 0) {
-            req->status = END_OVERLOADED;
-            req->want = (uint64_t)count * 4;
-            strcpy(req->message, "bulk memory is full: release requests or open with more bulk_bytes");
-            return 0;
-        }
-        job->bulk_bytes = count * 4;
-        memcpy(dst, ids ? (const void *)job->ids : (const void *)req->logprobs, job->bulk_bytes);
+    if (!count)
+        return 0;
+    if (count > UINT32_MAX / 4 || io_bulk_take(job->client, job->tag, count * 4, &job->bulk_off, &dst) < 0) {
+        req->want = (uint64_t)count * 4;
+        snprintf(req->message, sizeof req->message, "bulk memory is full: release requests or open with more of it");
+        return -ENOSPC;
     }
+    job->bulk = dst;
+    job->bulk_bytes = count * 4;
+    return 0;
+}
+
+/* TOKENIZE's ids or LOGPROBS' values, into the memory reserved for them. */
+static int put_bulk(struct job *job)
+{
+    const struct request *req = job->req;
+    int ids = req->op == REQUEST_TOKENIZE;
+    struct tkr_cqe cqe = {.kind = TKR_CQE_BULK, .user = req->user, .tag = (uint16_t)job->tag};
+
     cqe.u.bulk.off = job->bulk_off;
     cqe.u.bulk.bytes = job->bulk_bytes;
-    cqe.u.bulk.count = count;
+    cqe.u.bulk.count = job->bulk_bytes / 4;
     cqe.u.bulk.type = ids ? TKR_BULK_U32 : TKR_BULK_F32;
     cqe.u.bulk.dim = 1;
+    if (job->bulk_bytes)
+        memcpy(job->bulk, ids ? (const void *)job->ids : (const void *)req->logprobs, job->bulk_bytes);
     return io_put(job->client, &cqe);
 }
 

@@ -16,6 +16,9 @@ enum publish_state {
     PUBLISH_DONE     /* the terminal CQE is out: the tag is free */
 };
 
+/* Takes bulk memory for `count` results of 4 bytes, before they are computed: 0, or -ENOSPC with message and want set. */
+int publish_reserve(struct job *job, uint32_t count);
+
 /* model_hash: [32], for the result record. */
 enum publish_state publish_job(struct job *job, const uint8_t *model_hash);
 

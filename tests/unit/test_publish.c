@@ -183,6 +183,7 @@ START_TEST(token_ids_come_as_one_bulk_line_before_the_terminal)
     req.state = REQUEST_ENDED;
     job.ids = ids;
     job.n_ids = 3;
+    ck_assert_int_eq(publish_reserve(&job, 3), 0);
     fake.room = 0;
     ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_LAGGING);
     fake.room = 1;
@@ -191,24 +192,29 @@ START_TEST(token_ids_come_as_one_bulk_line_before_the_terminal)
     ck_assert_uint_eq(fake.line[0].kind, TKR_CQE_BULK);
     ck_assert_uint_eq(fake.line[0].u.bulk.count, 3);
     ck_assert_uint_eq(fake.line[0].u.bulk.type, TKR_BULK_U32);
-    ck_assert_uint_eq(fake.bulk_used, 12); /* taken once, although the line had to wait */
+    ck_assert_uint_eq(fake.bulk_used, 12);
     ck_assert_mem_eq(fake.bulk + fake.line[0].u.bulk.off, ids, 12);
 }
 END_TEST
 
-START_TEST(a_result_larger_than_the_bulk_memory_ends_overloaded_with_the_bytes_wanted)
+START_TEST(results_larger_than_the_bulk_memory_are_refused_before_they_are_computed)
 {
-    uint32_t ids[3] = {5, 6, 7};
+    fake.bulk_max = 8;
+    ck_assert_int_eq(publish_reserve(&job, 3), -ENOSPC);
+    ck_assert_uint_eq(req.want, 12);
+    ck_assert_msg(strstr(req.message, "bulk memory is full") != NULL, "%s", req.message);
+    ck_assert_int_eq(publish_reserve(&job, UINT32_MAX), -ENOSPC); /* 4 * count does not fit 32 bits */
+}
+END_TEST
 
+START_TEST(no_result_is_one_empty_bulk_line)
+{
     req.op = REQUEST_TOKENIZE;
     req.state = REQUEST_ENDED;
-    job.ids = ids;
-    job.n_ids = 3;
-    fake.bulk_max = 8;
+    ck_assert_int_eq(publish_reserve(&job, 0), 0);
     ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_DONE);
-    ck_assert_uint_eq(fake.done_status, TKR_E_OVERLOADED);
-    ck_assert_uint_eq(fake.result.want, 12);
-    ck_assert_uint_eq(fake.n_lines, 0);
+    ck_assert_uint_eq(fake.n_lines, 1);
+    ck_assert_uint_eq(fake.line[0].u.bulk.count, 0);
 }
 END_TEST
 
@@ -228,7 +234,8 @@ int main(void)
     tcase_add_test(tc, a_full_ring_loses_nothing_and_goes_on_where_it_stopped);
     tcase_add_test(tc, the_terminal_comes_after_all_output_even_when_the_ring_is_full);
     tcase_add_test(tc, token_ids_come_as_one_bulk_line_before_the_terminal);
-    tcase_add_test(tc, a_result_larger_than_the_bulk_memory_ends_overloaded_with_the_bytes_wanted);
+    tcase_add_test(tc, results_larger_than_the_bulk_memory_are_refused_before_they_are_computed);
+    tcase_add_test(tc, no_result_is_one_empty_bulk_line);
     suite_add_tcase(suite, tc);
     srunner_set_tap(runner, "-");
     srunner_run_all(runner, CK_SILENT);
