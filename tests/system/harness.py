@@ -134,7 +134,7 @@ class Daemon:
 
     def __enter__(self):
         try:
-            return self.start()
+            return self if self.process else self.start()
         except BaseException:
             self.__exit__()
             raise
@@ -146,6 +146,22 @@ class Daemon:
                 self.process.wait()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Skip(Exception):
+    """Says why a test has nothing to try here."""
+
+
+def variant_daemon(variant, **options):
+    """A started daemon with these kernels; Skip where the CPU lacks them."""
+    daemon = Daemon("--cpu", variant, **options)
+    try:
+        return daemon.start()
+    except AssertionError as failure:
+        daemon.__exit__()
+        if variant != "ref" and "this CPU lacks" in str(failure):
+            raise Skip(variant + " needs another CPU")
+        raise
 
 
 def ringstat(socket, *args):
@@ -201,10 +217,6 @@ def refused(daemon, *args, stdin=b""):
 # ---- TAP --------------------------------------------------------------------------------------------
 
 TESTS = []
-
-
-class Skip(Exception):
-    pass
 
 
 def test(function):

@@ -11,7 +11,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import DATA, LONG, Daemon, Scratch, Skip, ask, as_bytes, load, main, note, test, tokenring
+from harness import DATA, LONG, Daemon, Scratch, ask, as_bytes, load, main, note, test, tokenring, variant_daemon
 
 MARGIN = 0.5            # largest float32 margin that quantised activations explain
 PERPLEXITY_OFF = 0.005
@@ -64,18 +64,6 @@ def compare_all(daemon, cases, n_max):
     assert not failures, "\n".join(failures)
 
 
-def variant_daemon(variant):
-    """A daemon with these kernels, or Skip where the CPU lacks them."""
-    daemon = Daemon("--cpu", variant)
-    try:
-        return daemon.start()
-    except AssertionError as failure:
-        daemon.__exit__()
-        if variant != "ref" and "lack" in str(failure):
-            raise Skip("this CPU cannot run " + variant)
-        raise
-
-
 def short(cases):
     return [c for c in cases if c["short"]]
 
@@ -106,13 +94,10 @@ def perplexity_on_2048_tokens_is_that_of_float32():
 
 def variant_answers(variant, n_short):
     cases, runs = load("greedy.json")["cases"], load("perplexity.json")["runs"]
-    daemon = variant_daemon(variant)
-    try:
+    with variant_daemon(variant) as daemon:
         assert daemon.stats()["cpu_variant"] == variant
         compare_all(daemon, cases if LONG else short(cases), 48 if LONG else n_short)
         perplexity_near(daemon, runs[0] if LONG else runs[1])
-    finally:
-        daemon.__exit__()
 
 
 @test

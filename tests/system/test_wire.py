@@ -10,7 +10,7 @@ import struct
 import time
 
 import wire
-from harness import Daemon, Scratch, load, main, note, test, until
+from harness import Daemon, Scratch, Skip, load, main, note, test, until, variant_daemon
 import make_gguf      # harness has put tests/tools on the path
 from wire import GENERATE, LOGPROBS, NOOP, TOKENIZE, Wire
 
@@ -56,6 +56,25 @@ def log_probabilities_of_every_weight_type_and_shape_are_those_of_float32():
         if worst > off or margin > 2 * off or not math.isfinite(top[0]):
             wrong.append("%s: log-probabilities off by %.4f, first id at a margin of %.4f" % (case["name"], worst, margin))
     assert not wrong, "\n".join(wrong)
+
+
+@test
+def every_kernel_variant_gives_the_same_bits():
+    ids = [random.Random(4).randrange(3, N_VOCAB) for _ in range(150)]
+    for options in ({"type": "Q4_1"}, {"type": "Q8_0"}, {"type": "Q4_0"}, {"type": "F16"}, {"type": "BF16"}):
+        given = {}
+        with Scratch() as scratch:
+            path = scratch.file("tiny.gguf", make_gguf.make_bytes(**options))
+            for variant in ("ref", "avx2", "avx512"):
+                try:
+                    daemon = variant_daemon(variant, model=path)
+                except Skip as reason:
+                    note(reason)
+                    continue
+                with daemon, Wire(daemon.socket) as client:
+                    logprobs = client.ask(op=LOGPROBS, ids=ids, max_tokens=0).bulk
+                    given[variant] = (logprobs, client.ask(ids=ids, max_tokens=30, flags=IGNORE_EOS).ids)
+        assert all(g == given["ref"] for g in given.values()), options
 
 
 @test
