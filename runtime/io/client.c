@@ -347,9 +347,10 @@ uint32_t client_take(struct io_client *client)
     struct tkr_sqe sqe;
     uint32_t n = 0;
 
-    while (n < IO_SLOTS_PER_PASS && tkr_ring_ready(&client->sq)) {
+    while (n < IO_SLOTS_PER_PASS) {
         if (!client_room(client)) {
-            set_add(client->io, IO_SET_STARVED, client);
+            if (tkr_ring_ready(&client->sq))
+                set_add(client->io, IO_SET_STARVED, client);
             break;
         }
         if (tkr_ring_take(&client->sq, &sqe) < 0)
