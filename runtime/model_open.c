@@ -3,8 +3,21 @@
  * model_open.c - joins the two halves of a model file, weights and vocabulary. It stands here
  * because text/ reads model/'s GGUF files, so model/ itself must not know text/.
  */
+#include <string.h>
+
 #include "runtime/model/load.h"
 #include "runtime/text/vocab.h"
+
+/* Errors of the vocabulary name the key; those of the GGUF reader under it name the file already. */
+static void diag_name_file(struct diag *diag, const char *path)
+{
+    struct diag inner;
+
+    if (!diag || strncmp(diag->text, path, strlen(path)) == 0)
+        return;
+    inner = *diag;
+    diag_set(diag, "%s: %s", path, inner.text);
+}
 
 int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
                const struct cpu_kernels *kernels, struct team *team, struct diag *diag)
@@ -19,6 +32,7 @@ int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
     err = vocab_new(&model->vocab, gguf, diag);
     gguf_close(gguf);
     if (err < 0) {
+        diag_name_file(diag, path);
         model_free(model);
         return err;
     }

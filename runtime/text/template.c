@@ -348,6 +348,8 @@ static int controls_find(struct template *t, const struct vocab *vocab, int writ
     t->start = vocab_control_id(vocab, "<|im_start|>");
     t->end = vocab_control_id(vocab, "<|im_end|>");
     t->bos = writes_bos ? vocab_bos_named(vocab) : vocab_bos(vocab);
+    if (!writes_bos && t->bos == t->start)
+        t->bos = VOCAB_NONE; /* the first message begins with it: exactly one */
     if (t->start == VOCAB_NONE || t->end == VOCAB_NONE) {
         diag_set(diag, "chat template is ChatML, but the vocabulary has no control token %s",
                  t->start == VOCAB_NONE ? "<|im_start|>" : "<|im_end|>");
