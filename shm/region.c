@@ -278,6 +278,7 @@ int tkr_r_check(const struct tkr_r_header *header, const struct tkr_grant *grant
     CHECK(h->major == TKR_ABI_MAJOR, "major");
     CHECK(h->header_len == sizeof *h, "header_len");
     CHECK(h->region_len == len, "region_len");
+    CHECK(h->features == 0, "features"); /* this version has none to grant */
     CHECK(h->nsq == grant->nsq, "nsq");
     CHECK(h->sq_log2 == grant->sq_log2, "sq_log2");
     CHECK(h->max_inflight == grant->max_inflight, "max_inflight");

@@ -43,7 +43,7 @@ struct message {
         uint8_t bytes[CTL_BYTES];
     } u;
     ssize_t bytes;                          /* 0: hang-up */
-    int truncated;                          /* longer than a message, or more descriptors than fit */
+    int truncated;                          /* more descriptors than fit */
     int fds[IO_FDS_PER_MESSAGE];
     uint32_t n_fds;
 };
@@ -83,7 +83,9 @@ static int message_recv(int socket, struct message *m)
     while (m->bytes < 0 && errno == EINTR);
     if (m->bytes < 0)
         return -errno;
-    m->truncated = !!(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    m->truncated = !!(msg.msg_flags & MSG_CTRUNC);
+    if (msg.msg_flags & MSG_TRUNC)
+        m->bytes = CTL_BYTES + 1; /* longer than any message */
     fds_collect(m, &msg);
     return 0;
 }
