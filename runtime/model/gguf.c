@@ -51,40 +51,7 @@ struct gguf {
     struct name_table keys, names;
 };
 
-struct type_info {
-    const char *name;
-    uint16_t block, bytes; /* weights and bytes of a block */
-};
-
-/* ids, blocks and sizes: the GGUF specification's list of ggml types; ids that were retired are
- * absent */
-static const struct type_info types[] = {
-    [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},         [2] = {"Q4_0", 32, 18},
-    [3] = {"Q4_1", 32, 20},      [6] = {"Q5_0", 32, 22},      [7] = {"Q5_1", 32, 24},
-    [8] = {"Q8_0", 32, 34},      [9] = {"Q8_1", 32, 36},      [10] = {"Q2_K", 256, 84},
-    [11] = {"Q3_K", 256, 110},   [12] = {"Q4_K", 256, 144},   [13] = {"Q5_K", 256, 176},
-    [14] = {"Q6_K", 256, 210},   [15] = {"Q8_K", 256, 292},   [16] = {"IQ2_XXS", 256, 66},
-    [17] = {"IQ2_XS", 256, 74},  [18] = {"IQ3_XXS", 256, 98}, [19] = {"IQ1_S", 256, 50},
-    [20] = {"IQ4_NL", 32, 18},   [21] = {"IQ3_S", 256, 110},  [22] = {"IQ2_S", 256, 82},
-    [23] = {"IQ4_XS", 256, 136}, [24] = {"I8", 1, 1},         [25] = {"I16", 1, 2},
-    [26] = {"I32", 1, 4},        [27] = {"I64", 1, 8},        [28] = {"F64", 1, 8},
-    [29] = {"IQ1_M", 256, 56},   [30] = {"BF16", 1, 2},       [34] = {"TQ1_0", 256, 54},
-    [35] = {"TQ2_0", 256, 66},   [39] = {"MXFP4", 32, 17},
-};
-#define N_TYPES (sizeof types / sizeof types[0])
-
-const char *gguf_type_name(uint32_t type)
-{
-    static _Thread_local char unknown[24];
-
-    if (type < N_TYPES && types[type].name)
-        return types[type].name;
-    snprintf(unknown, sizeof unknown, "type %" PRIu32, type);
-    return unknown;
-}
-
-/* ---- reading -----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 struct cursor {
     const uint8_t *base;
@@ -211,8 +178,7 @@ static int skip_elements(struct cursor *c, uint32_t elem, uint64_t n, unsigned d
     return err;
 }
 
-/* ---- names -------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static int table_init(struct name_table *table, uint32_t n)
 {
@@ -252,8 +218,7 @@ static const struct kv *kv_find(const struct gguf *g, const char *key)
     return i ? &g->kvs[i - 1] : NULL;
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int read_kv(struct gguf *g, struct cursor *c, uint32_t i)
 {
@@ -301,7 +266,7 @@ static int read_kv(struct gguf *g, struct cursor *c, uint32_t i)
 static int read_dims(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t rows = 1;
-    const struct type_info *type;
+    uint32_t block, block_bytes;
     int err = take(c, &t->n_dims, sizeof t->n_dims);
 
     if (err < 0)
@@ -318,11 +283,10 @@ static int read_dims(struct cursor *c, struct gguf_tensor *t)
         err = take(c, &t->type, sizeof t->type);
     if (err < 0)
         return err;
-    if (t->type >= N_TYPES || !types[t->type].name) {
+    if (gguf_type_size(t->type, &block, &block_bytes) < 0) {
         diag_set(c->diag, "%s: %s has unknown element type %" PRIu32, c->path, c->what, t->type);
         return -EINVAL;
     }
-    type = &types[t->type];
     for (uint32_t i = 0; i < t->n_dims; i++) {
         if (t->dims[i] == 0 || t->dims[i] > INT64_MAX) {
             diag_set(c->diag, "%s: dimension %" PRIu32 " of %s is %" PRIi64, c->path, i, c->what,
@@ -332,12 +296,13 @@ static int read_dims(struct cursor *c, struct gguf_tensor *t)
         if (i > 0 && __builtin_mul_overflow(rows, t->dims[i], &rows))
             goto too_large;
     }
-    if (t->dims[0] % type->block) {
-        diag_set(c->diag, "%s: %s of type %s has rows of %" PRIu64 " weights, not a multiple of %u",
-                 c->path, c->what, type->name, t->dims[0], type->block);
+    if (t->dims[0] % block) {
+        diag_set(c->diag,
+                 "%s: %s of type %s has rows of %" PRIu64 " weights, not a multiple of %" PRIu32,
+                 c->path, c->what, gguf_type_name(t->type), t->dims[0], block);
         return -EINVAL;
     }
-    if (__builtin_mul_overflow(t->dims[0] / type->block, (uint64_t)type->bytes, &t->bytes) ||
+    if (__builtin_mul_overflow(t->dims[0] / block, (uint64_t)block_bytes, &t->bytes) ||
         __builtin_mul_overflow(t->bytes, rows, &t->bytes))
         goto too_large;
     return 0;
@@ -628,8 +593,7 @@ void gguf_close(struct gguf *g)
     free(g);
 }
 
-/* ---- asking ------------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static int wrong_type(const struct gguf *g, const char *key, uint32_t type, const char *expected,
                       struct diag *diag)

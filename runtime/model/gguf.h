@@ -70,4 +70,7 @@ const uint8_t *gguf_bytes(const struct gguf *g, uint64_t *ret_n); /* the whole m
 /* "Q4_K" and the like for messages; "type 77" for an unknown id. */
 const char *gguf_type_name(uint32_t type);
 
+/* Weights and bytes of a block of that type; -EINVAL for an unknown id. */
+int gguf_type_size(uint32_t type, uint32_t *ret_block, uint32_t *ret_bytes);
+
 #endif
