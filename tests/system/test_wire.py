@@ -78,6 +78,55 @@ def every_kernel_variant_gives_the_same_bits():
 
 
 @test
+def threads_and_chunks_change_no_bit():
+    ids = [random.Random(5).randrange(3, N_VOCAB) for _ in range(600)]     # over two attention splits
+    given = []
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=1024))
+        for threads, chunk_rows in ((1, 128), (2, 128), (2, 1), (1, 7), (2, 1024)):
+            config = {"threads": threads, "chunk_rows": chunk_rows}
+            with Daemon(model=path, config=config) as daemon, Wire(daemon.socket) as client:
+                logprobs = client.ask(op=LOGPROBS, ids=ids, max_tokens=0).bulk
+                given.append((logprobs, client.ask(ids=ids, max_tokens=30, flags=IGNORE_EOS).ids))
+    assert all(g == given[0] for g in given)
+
+
+@test
+def a_greedy_request_has_the_same_ids_alone_and_with_1_7_and_31_others():
+    rng = random.Random(6)
+    ids = [rng.randrange(3, N_VOCAB) for _ in range(100)]
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=1024))
+        with Daemon(model=path) as daemon, Wire(daemon.socket) as client:
+            alone = client.ask(ids=ids, max_tokens=60, flags=IGNORE_EOS)
+            for n_others in (1, 7, 31):
+                others = [client.submit(ids=[rng.randrange(3, N_VOCAB) for _ in range(rng.randrange(1, 200))],
+                                        max_tokens=80, flags=IGNORE_EOS) for _ in range(n_others)]
+                among = client.submit(ids=ids, max_tokens=60, flags=IGNORE_EOS)
+                client.finish(among, *others)
+                assert (among.ids, among.text) == (alone.ids, alone.text), n_others
+                assert all(o.status == "OK" for o in others)
+
+
+@test
+def a_row_that_is_not_finite_ends_its_request_numeric_and_nobody_elses():
+    poison = 50
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(type="F32", untied=True, poison=poison, ctx=1024))
+        with Daemon(model=path) as daemon, Wire(daemon.socket) as client:
+            healthy = {"ids": [9, 8, 7], "max_tokens": 100, "flags": IGNORE_EOS}
+            solo = client.ask(**healthy)
+            watched = client.submit(**healthy)
+            for _ in range(5):
+                sick = client.ask(ids=[5] * 100 + [poison, 6], max_tokens=10)
+                assert sick.status == "NUMERIC" and sick.ids == [], (sick.status, sick.ids)
+            client.finish(watched)
+            again = client.ask(**healthy)       # in pages that held what is not finite
+            assert poison not in solo.ids and solo.ids == watched.ids == again.ids
+            assert daemon.stop() == 0
+
+
+@test
 def a_prompt_gives_the_same_log_probabilities_in_any_company():
     ids = [random.Random(3).randrange(3, N_VOCAB) for _ in range(700)]
     with Wire(shared().socket) as client, Wire(shared().socket) as other:

@@ -207,7 +207,7 @@ def rope_factors(head_dim, base, factor=8.0, low=1.0, high=4.0, context=64):
 def make_file(layers=2, embd=128, heads=2, kv_heads=1, ffn=256, ctx=256, vocab=0, type="Q4_1",
               embd_type=None, output_type=None, untied=False, rope_scaling=False, rope_base=10000.0,
               eps=1e-5, pre="smollm", template="chatml", add_bos=False, gguf=3, seed=1, scale=1.0,
-              alignment=32, vocab_json=None, name="tiny"):
+              alignment=32, vocab_json=None, name="tiny", poison=None):
     rng = random.Random(seed)
     file = File(gguf, alignment)
     tokens, merges = default_vocabulary()
@@ -256,6 +256,11 @@ def make_file(layers=2, embd=128, heads=2, kv_heads=1, ffn=256, ctx=256, vocab=0
                                    quantise("F32", [0.75 + rng.random() / 2 for _ in range(embd)])))
 
     matrix("token_embd.weight", embd_type or type, embd, n_vocab)
+    if poison is not None:
+        row_bytes = len(file.tensors[0].data) // n_vocab
+        infinite = quantise(embd_type or type, [math.inf] * embd)
+        file.tensors[0].data = (file.tensors[0].data[:poison * row_bytes] + infinite
+                                + file.tensors[0].data[(poison + 1) * row_bytes:])
     for i in range(layers):
         blk = "blk.%d." % i
         norm(blk + "attn_norm.weight")
@@ -618,6 +623,8 @@ def main():
     weights.add_argument("--output-type", choices=kinds, help="of output (as --type)")
     weights.add_argument("--untied", action="store_true", help="with an output matrix of its own")
     weights.add_argument("--seed", type=int, default=1, help="of the weights (1)")
+    weights.add_argument("--poison", type=int, metavar="ID",
+                         help="the embedding of this token is infinite (F32 or F16)")
     weights.add_argument("--scale", type=float, default=1.0, help="of the matrices (1.0)")
     weights.add_argument("--rope-scaling", action="store_true", help="with rope_freqs.weight as Llama 3 has")
     weights.add_argument("--rope-base", type=float, default=10000.0, help="(10000)")
