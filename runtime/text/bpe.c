@@ -10,18 +10,19 @@
 #include "runtime/text/utf8.h"
 
 /*
- * Up to here looking at every pair for each merge is faster than keeping a heap; both merge the same pairs in the same
- * order. Words of natural text have 5 bytes.
+ * Up to here looking at every pair for each merge is faster than keeping a heap; both merge the
+ * same pairs in the same order. Words of natural text have 5 bytes.
  */
 #define SHORT_WORD 32u
 
 #define END UINT32_MAX /* no neighbour on this side */
 
 /*
- * A long word is a list of symbols, each the token of some of its bytes, at the position of its first byte. The heap
- * holds a candidate for each pair of neighbours whose merge is known: rank in the high half and the left one's position
- * in the low half, so that the smallest is the next merge. A candidate whose rank is not `rank` of its position any
- * more is stale. Between two merges of one pair only its two neighbours get new candidates: never over 2n in the heap.
+ * A long word is a list of symbols, each the token of some of its bytes, at the position of its
+ * first byte. The heap holds a candidate for each pair of neighbours whose merge is known: rank in
+ * the high half and the left one's position in the low half, so that the smallest is the next
+ * merge. A candidate whose rank is not `rank` of its position any more is stale. Between two merges
+ * of one pair only its two neighbours get new candidates: never over 2n in the heap.
  */
 struct bpe {
     const struct vocab *vocab;
@@ -33,7 +34,8 @@ struct bpe {
     uint64_t *heap; /* [2 * room]; the arrays below follow in the same mapping */
     uint32_t n_heap;
     uint32_t *id;   /* [room] token of the symbol at this position */
-    uint32_t *rank; /* [room] of its merge with the next one; MERGE_NONE: none, or no symbol is here any more */
+    uint32_t *rank; /* [room] of its merge with the next one; MERGE_NONE: none, or no symbol is here
+                       any more */
     uint32_t *next; /* [room] position of the next symbol, END */
     uint32_t *prev; /* [room] */
     uint8_t *text;  /* [room] private copy of the text */
@@ -60,7 +62,8 @@ int bpe_new(struct bpe **ret_bpe, const struct vocab *vocab, size_t bytes_max, s
     int err = -ENOMEM;
 
     if (bytes_max == 0 || bytes_max > BPE_BYTES_MAX) {
-        diag_set(diag, "texts of up to %zu bytes were asked for, 1 to %u are possible", bytes_max, BPE_BYTES_MAX);
+        diag_set(diag, "texts of up to %zu bytes were asked for, 1 to %u are possible", bytes_max,
+                 BPE_BYTES_MAX);
         return -EINVAL;
     }
     bpe = calloc(1, sizeof *bpe);
@@ -102,9 +105,10 @@ void bpe_free(struct bpe *bpe)
     free(bpe);
 }
 
-/* ---- one word ------------------------------------------------------------------------------------ */
+/* ---- one word ------------------------------------------------------------------------- */
 
-/* Merges ids[n] in place, the lowest rank first, looking at all pairs each time; returns how many are left. */
+/* Merges ids[n] in place, the lowest rank first, looking at all pairs each time; returns how many
+ * are left. */
 static uint32_t merge_short(const struct merges *merges, uint32_t *ids, uint32_t n)
 {
     struct merge pair[SHORT_WORD]; /* what is known of (ids[i], ids[i + 1]) */
@@ -167,7 +171,8 @@ static void pair_look(struct bpe *bpe, uint32_t at)
 {
     uint32_t next = bpe->next[at];
 
-    bpe->rank[at] = next == END ? MERGE_NONE : merges_slot(bpe->merges, bpe->id[at], bpe->id[next])->rank;
+    bpe->rank[at] =
+        next == END ? MERGE_NONE : merges_slot(bpe->merges, bpe->id[at], bpe->id[next])->rank;
     if (bpe->rank[at] != MERGE_NONE)
         heap_push(bpe, (uint64_t)bpe->rank[at] << 32 | at);
 }
@@ -228,9 +233,10 @@ static int encode_word(struct bpe *bpe, const uint8_t *word, size_t n, struct ou
     return 0;
 }
 
-/* ---- one text ------------------------------------------------------------------------------------ */
+/* ---- one text ------------------------------------------------------------------------- */
 
-/* Text without user-defined tokens: runs of whole characters are split into words, a byte between them is one. */
+/* Text without user-defined tokens: runs of whole characters are split into words, a byte between
+ * them is one. */
 static int encode_plain(struct bpe *bpe, const uint8_t *text, size_t n, struct out *out)
 {
     int err = 0;
@@ -279,10 +285,10 @@ static int encode_text(struct bpe *bpe, const uint8_t *text, size_t n, struct ou
     return err < 0 ? err : encode_plain(bpe, text + plain, n - plain, out);
 }
 
-int bpe_encode_after(struct bpe *bpe, const char *head, const uint8_t *text, size_t n, uint32_t *ids, uint32_t *n_ids,
-                     uint32_t max)
+int bpe_encode_after(struct bpe *bpe, const char *head, const uint8_t *text, size_t n,
+                     uint32_t *ids, uint32_t *n_ids, uint32_t max)
 {
-    struct out out = { ids, *n_ids, max };
+    struct out out = {ids, *n_ids, max};
     size_t n_head = strlen(head);
     int err;
 
@@ -299,7 +305,8 @@ int bpe_encode_after(struct bpe *bpe, const char *head, const uint8_t *text, siz
     return out.n > max ? -E2BIG : 0;
 }
 
-int bpe_encode(struct bpe *bpe, const uint8_t *text, size_t n, uint32_t *ids, uint32_t *n_ids, uint32_t max)
+int bpe_encode(struct bpe *bpe, const uint8_t *text, size_t n, uint32_t *ids, uint32_t *n_ids,
+               uint32_t max)
 {
     return bpe_encode_after(bpe, "", text, n, ids, n_ids, max);
 }

@@ -6,8 +6,10 @@
 #include <string.h>
 #include "runtime/text/utf8.h"
 
-_Static_assert(DETOK_HOLD >= DETOK_STOP_BYTES + UTF8_CHAR_MAX + VOCAB_TOKEN_BYTES_MAX, "what can be held fits");
-_Static_assert(DETOK_IDS > DETOK_STOP_BYTES + UTF8_CHAR_MAX, "ids of held text fit, at least a byte each");
+_Static_assert(DETOK_HOLD >= DETOK_STOP_BYTES + UTF8_CHAR_MAX + VOCAB_TOKEN_BYTES_MAX,
+               "what can be held fits");
+_Static_assert(DETOK_IDS > DETOK_STOP_BYTES + UTF8_CHAR_MAX,
+               "ids of held text fit, at least a byte each");
 
 void detok_init(struct detok *d, const struct vocab *vocab)
 {
@@ -18,7 +20,7 @@ void detok_init(struct detok *d, const struct vocab *vocab)
     d->state = DETOK_RUNS;
 }
 
-/* ---- stop strings: Knuth, Morris and Pratt's matcher, one for each -------------------------------- */
+/* ---- stop strings: Knuth, Morris and Pratt's matcher, one for each -------------------- */
 
 /* How many bytes of the stop the text ends with after one more byte, when it was `at` before. */
 static uint16_t stop_step(const uint8_t *stop, const uint16_t *back, uint16_t at, uint8_t byte)
@@ -39,14 +41,16 @@ int detok_add_stop(struct detok *d, const uint8_t *text, uint32_t n)
     memcpy(d->stop[i], text, n);
     d->stop_back[i][0] = 0;
     for (uint32_t k = 1; k < n; k++)
-        d->stop_back[i][k] = stop_step(d->stop[i], d->stop_back[i], d->stop_back[i][k - 1], d->stop[i][k]);
+        d->stop_back[i][k] =
+            stop_step(d->stop[i], d->stop_back[i], d->stop_back[i][k - 1], d->stop[i][k]);
     d->stop_bytes[i] = (uint16_t)n;
     d->stop_at[i] = 0;
     d->n_stops++;
     return 0;
 }
 
-/* Moves all matchers on by a byte; returns the bytes of the longest stop that ends with it, 0 when none does. */
+/* Moves all matchers on by a byte; returns the bytes of the longest stop that ends with it, 0 when
+ * none does. */
 static uint32_t stops_step(struct detok *d, uint8_t byte)
 {
     uint32_t longest = 0;
@@ -70,7 +74,7 @@ static uint32_t stops_begun(const struct detok *d)
     return begun;
 }
 
-/* ---- ids ----------------------------------------------------------------------------------------- */
+/* ---- ids ------------------------------------------------------------------------------ */
 
 /* The text ends at `end`: what ids say of the rest is taken back. */
 static void hold_cut(struct detok *d, uint32_t end)
@@ -80,7 +84,8 @@ static void hold_cut(struct detok *d, uint32_t end)
         d->id_end[i - 1] = end;
 }
 
-/* A stop match begins at `start`: drops the ids whose text starts there or later. Control tokens that came before stay. */
+/* A stop match begins at `start`: drops the ids whose text starts there or later. Control tokens
+ * that came before stay. */
 static void ids_drop(struct detok *d, uint32_t start)
 {
     while (d->n_ids > d->n_ids_out) {
@@ -111,7 +116,7 @@ static void hold_compact(struct detok *d)
     d->n_out = d->n_ids_out = 0;
 }
 
-/* ---- pieces -------------------------------------------------------------------------------------- */
+/* ---- pieces --------------------------------------------------------------------------- */
 
 /* Where the run of one sort (UTF-8, or not) that begins at n_out ends, as far as it is final. */
 static uint32_t run_end(const struct detok *d, int *ret_raw)
@@ -141,7 +146,7 @@ static uint32_t run_end(const struct detok *d, int *ret_raw)
 
 int detok_more(struct detok *d, struct detok_piece *ret_piece)
 {
-    struct detok_piece piece = { .text = d->hold + d->n_out, .ids = d->ids + d->n_ids_out };
+    struct detok_piece piece = {.text = d->hold + d->n_out, .ids = d->ids + d->n_ids_out};
     uint32_t end;
 
     if (d->state == DETOK_ENDED) {
@@ -149,7 +154,8 @@ int detok_more(struct detok *d, struct detok_piece *ret_piece)
         return 0;
     }
     end = run_end(d, &piece.raw);
-    if (d->state == DETOK_CUTS && end < d->n_hold && utf8_char(d->hold + end, d->n_hold - end) == UTF8_CUT)
+    if (d->state == DETOK_CUTS && end < d->n_hold &&
+        utf8_char(d->hold + end, d->n_hold - end) == UTF8_CUT)
         hold_cut(d, end);
     piece.n_bytes = end - d->n_out;
     while (d->n_ids_out < d->n_ids && d->id_end[d->n_ids_out] <= end) {
@@ -172,12 +178,13 @@ int detok_feed(struct detok *d, uint32_t id, struct detok_piece *ret_piece)
     uint32_t match = 0;
 
     if (d->state != DETOK_RUNS && d->state != DETOK_SPILLS) {
-        *ret_piece = (struct detok_piece){ .text = d->hold, .ids = d->ids };
+        *ret_piece = (struct detok_piece){.text = d->hold, .ids = d->ids};
         return DETOK_STOPPED;
     }
     d->state = DETOK_RUNS;
     hold_compact(d);
-    assert(n <= DETOK_HOLD - d->n_hold && d->n_ids < DETOK_IDS); /* the caller took all pieces before */
+    assert(n <= DETOK_HOLD - d->n_hold &&
+           d->n_ids < DETOK_IDS); /* the caller took all pieces before */
     d->ids[d->n_ids] = id;
     d->id_from[d->n_ids] = (int32_t)d->n_hold;
     d->id_end[d->n_ids] = d->n_hold + (uint32_t)n;

@@ -2,8 +2,9 @@
 /*
  * merges.h - the byte-pair merges of a vocabulary: (left id, right id) -> (rank, result id).
  *
- * A hash table with open addressing, at most half full, written at load and only read afterwards. The seed is random
- * for each table, so that no file can be made whose pairs all fall together. Rank 0 is merged first.
+ * A hash table with open addressing, at most half full, written at load and only read afterwards.
+ * The seed is random for each table, so that no file can be made whose pairs all fall together.
+ * Rank 0 is merged first.
  */
 #ifndef RUNTIME_TEXT_MERGES_H
 #define RUNTIME_TEXT_MERGES_H
@@ -34,7 +35,8 @@ int merges_add(struct merges *m, const struct merge *merge);
 /* The slot of the pair, or the empty one where it would be. */
 static inline struct merge *merges_slot(const struct merges *m, uint32_t left, uint32_t right)
 {
-    /* 2^64 divided by the golden ratio: the high bits of the product depend on all bits of the pair. */
+    /* 2^64 divided by the golden ratio: the high bits of the product depend on all bits of the
+     * pair. */
     uint64_t hash = (((uint64_t)left << 32 | right) ^ m->seed) * 0x9e3779b97f4a7c15u;
     uint32_t at = (uint32_t)(hash >> 32) & m->mask;
     struct merge *slot = &m->slots[at];

@@ -9,8 +9,9 @@
 #include <pcre2.h>
 
 /*
- * Backtracking steps of one match. The patterns step back at most once a byte (white space looking for its last line
- * end), so this allows words of 100 MB, well over BPE_BYTES_MAX; a pattern that went exponential would end here.
+ * Backtracking steps of one match. The patterns step back at most once a byte (white space looking
+ * for its last line end), so this allows words of 100 MB, well over BPE_BYTES_MAX; a pattern that
+ * went exponential would end here.
  */
 #define PRETOK_STEPS_MAX 100000000u
 
@@ -22,16 +23,19 @@ struct pretok {
 };
 
 /*
- * White space is Unicode's White_Space property, written out: the references' \s is that, PCRE2's \s also takes
- * U+180E (a format character since Unicode 6.3).
+ * White space is Unicode's White_Space property, written out: the references' \s is that, PCRE2's
+ * \s also takes U+180E (a format character since Unicode 6.3).
  */
-#define SPACE "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE                                                                                      \
+    "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"  \
+    "\\x{205f}\\x{3000}"
 
 /* A run that ends its alternative never has to give back: ++ saves the memory of it. */
 static const char *const patterns[] = {
     /*
-     * Splitting off each digit first and then running GPT-2's pattern over what is between them is one pattern: the text
-     * before a digit ends there, so white space before a digit looks no further (its look-ahead treats \p{N} as the end).
+     * Splitting off each digit first and then running GPT-2's pattern over what is between them is
+     * one pattern: the text before a digit ends there, so white space before a digit looks no
+     * further (its look-ahead treats \p{N} as the end).
      */
     [PRETOK_SMOLLM] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}++|\\p{N}| ?[^" SPACE "\\p{L}\\p{N}]++"
                       "|[" SPACE "]+(?![^" SPACE "\\p{N}])|[" SPACE "]++",
@@ -48,8 +52,8 @@ int pretok_find(const char *name, size_t n, enum pretok_kind *ret_kind)
         const char *name;
         enum pretok_kind kind;
     } known[] = {
-        { "smollm", PRETOK_SMOLLM },     { "gpt-2", PRETOK_GPT2 },       { "gpt2", PRETOK_GPT2 },
-        { "llama-bpe", PRETOK_LLAMA3 },  { "llama3", PRETOK_LLAMA3 },    { "llama-v3", PRETOK_LLAMA3 },
+        {"smollm", PRETOK_SMOLLM},    {"gpt-2", PRETOK_GPT2},    {"gpt2", PRETOK_GPT2},
+        {"llama-bpe", PRETOK_LLAMA3}, {"llama3", PRETOK_LLAMA3}, {"llama-v3", PRETOK_LLAMA3},
     };
 
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
@@ -70,10 +74,12 @@ int pretok_new(struct pretok **ret_pretok, enum pretok_kind kind, struct diag *d
 
     if (!p)
         return -ENOMEM;
-    p->code = pcre2_compile((PCRE2_SPTR)patterns[kind], PCRE2_ZERO_TERMINATED,
-                            PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &error, &where, NULL);
+    p->code =
+        pcre2_compile((PCRE2_SPTR)patterns[kind], PCRE2_ZERO_TERMINATED,
+                      PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &error, &where, NULL);
     if (!p->code) {
-        diag_set(diag, "pre-tokenizer pattern %d: PCRE2 error %d at %zu", (int)kind, error, (size_t)where);
+        diag_set(diag, "pre-tokenizer pattern %d: PCRE2 error %d at %zu", (int)kind, error,
+                 (size_t)where);
         err = -EINVAL;
         goto fail;
     }

@@ -2,12 +2,12 @@
 /*
  * pretokenize.h - splits text into the words that byte-pair merges never cross.
  *
- * One regular expression a family, run by PCRE2 (JIT where the host allows writable code, else interpreted: 3-4
- * times slower, same words). Each pattern matches at every position and its matches are linear in what they
- * consume, so a text takes linear time whatever it holds.
+ * One regular expression a family, run by PCRE2 (JIT where the host allows writable code, else
+ * interpreted: 3-4 times slower, same words). Each pattern matches at every position and its
+ * matches are linear in what they consume, so a text takes linear time whatever it holds.
  *
- * Differences to expect from a reference with newer Unicode tables: PCRE2 10.42 knows Unicode 14; a letter that
- * came later counts as a symbol.
+ * Differences to expect from a reference with newer Unicode tables: PCRE2 10.42 knows Unicode 14; a
+ * letter that came later counts as a symbol.
  */
 #ifndef RUNTIME_TEXT_PRETOKENIZE_H
 #define RUNTIME_TEXT_PRETOKENIZE_H
@@ -19,7 +19,8 @@
 enum pretok_kind {
     PRETOK_SMOLLM, /* every digit alone, then as GPT-2 */
     PRETOK_GPT2,
-    PRETOK_LLAMA3  /* digits by three, contractions in any case, a letter run takes one symbol before it */
+    PRETOK_LLAMA3 /* digits by three, contractions in any case, a letter run takes one symbol before
+                     it */
 };
 
 struct pretok; /* compiled pattern and match memory of one thread */
@@ -34,8 +35,9 @@ void pretok_free(struct pretok *p);
 int pretok_is_jit(const struct pretok *p);
 
 /*
- * Where the word that starts at text[at] ends; at < n. text[0..n) must be private to the caller and whole UTF-8 characters
- * (utf8_span() == n): PCRE2 does not look again. -EIO: PCRE2 failed (a limit, which these patterns do not reach).
+ * Where the word that starts at text[at] ends; at < n. text[0..n) must be private to the caller and
+ * whole UTF-8 characters (utf8_span() == n): PCRE2 does not look again. -EIO: PCRE2 failed (a
+ * limit, which these patterns do not reach).
  */
 int pretok_next(struct pretok *p, const uint8_t *text, size_t n, size_t at, size_t *ret_end);
 

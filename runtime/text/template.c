@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_IDS_MAX 1024u /* of a template's default system message */
-#define SCAFFOLD_IDS_MAX 16u  /* of "\n" and "assistant\n" */
+#define DEFAULT_IDS_MAX  1024u /* of a template's default system message */
+#define SCAFFOLD_IDS_MAX 16u   /* of "\n" and "assistant\n" */
 
-/* Around string literals in a canonical form: characters that no template needs, so that they are no text. */
+/* Around string literals in a canonical form: characters that no template needs, so that they are
+ * no text. */
 #define OPEN '\x01'
 #define SHUT '\x02'
 
@@ -19,21 +20,23 @@ struct stretch { /* ids of scaffold text between control tokens */
     uint32_t n;
 };
 
-struct template {
-    uint32_t bos; /* VOCAB_NONE: none */
-    uint32_t start, end; /* <|im_start|>, <|im_end|> */
-    struct stretch newline, answer; /* "\n" after each message, "assistant\n" */
+struct template
+{
+    uint32_t bos;                          /* VOCAB_NONE: none */
+    uint32_t start, end;                   /* <|im_start|>, <|im_end|> */
+    struct stretch newline, answer;        /* "\n" after each message, "assistant\n" */
     uint32_t default_ids[DEFAULT_IDS_MAX]; /* of "system\n" and the default system message */
-    uint32_t n_default; /* 0: the template has none */
+    uint32_t n_default;                    /* 0: the template has none */
 };
 
-/* ---- the canonical form of a template ------------------------------------------------------------
+/* ---- the canonical form of a template ----------------------------------------
  *
- * Every literal text and every {{ output }} becomes part of an output, neighbouring outputs become one joined by +, literals
- * that meet there become one; white space inside tags goes (one space stays between two words); a.b becomes a['b'].
- * Two templates with the same form say the same, as far as the forms that we know go: those have no operators but +.
- * White space around block tags follows Jinja with trim_blocks and lstrip_blocks, as chat templates are written for.
- * Source: Jinja's documentation, "Template Designer Documentation".
+ * Every literal text and every {{ output }} becomes part of an output, neighbouring outputs become
+ * one joined by +, literals that meet there become one; white space inside tags goes (one space
+ * stays between two words); a.b becomes a['b']. Two templates with the same form say the same, as
+ * far as the forms that we know go: those have no operators but +. White space around block tags
+ * follows Jinja with trim_blocks and lstrip_blocks, as chat templates are written for. Source:
+ * Jinja's documentation, "Template Designer Documentation".
  */
 
 struct form {
@@ -62,7 +65,7 @@ static int word_char(char c)
 /* Starts a literal, or goes on with the one that a + was put after. */
 static void literal_open(struct form *form)
 {
-    const char joined[] = { SHUT, '+', 0 };
+    const char joined[] = {SHUT, '+', 0};
 
     if (form_ends(form, joined))
         form->n -= 2;
@@ -143,7 +146,8 @@ static int put_inside(struct form *form, const char **src, const char *mark, int
         if (*s == '\'' || *s == '"') {
             if (put_literal(form, &s) < 0)
                 return -EINVAL;
-        } else if (*s == '.' && form->n > 0 && word_char(form->text[form->n - 1]) && !isdigit((unsigned char)s[1])) {
+        } else if (*s == '.' && form->n > 0 && word_char(form->text[form->n - 1]) &&
+                   !isdigit((unsigned char)s[1])) {
             form_put(form, '[');
             form_put(form, OPEN);
             for (s++; word_char(*s); s++)
@@ -219,7 +223,7 @@ static char *form_new(const char *template)
 {
     size_t n = strlen(template);
     /* A character of text between two tags grows most: to {{'x'}} from x. */
-    struct form form = { .text = malloc(6 * n + 8) };
+    struct form form = {.text = malloc(6 * n + 8)};
     const char *s = template, *text_end = template + n;
     int trims = 0, block = 0; /* of the tag just before the text */
 
@@ -261,10 +265,11 @@ fail:
     return NULL;
 }
 
-/* ---- the forms that we know ---------------------------------------------------------------------- */
+/* ---- the forms that we know ----------------------------------------------------------- */
 
-#define CHATML_MESSAGE                                                                                                \
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"            \
+#define CHATML_MESSAGE                                                                             \
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% "  \
+    "endfor %}"                                                                                    \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 #define HOLE "\x03" /* where the default system message stands */
 
@@ -281,11 +286,13 @@ static int form_take(const char **form, const char *known)
     return same;
 }
 
-/* ChatML whose first message, unless it is a system message, gets one before it: finds that message's text in form. */
+/* ChatML whose first message, unless it is a system message, gets one before it: finds that
+ * message's text in form. */
 static int form_default(const char *form, const char **ret_text, size_t *ret_n)
 {
-    char *expect = form_new("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-                            "{{ '<|im_start|>system\n" HOLE "<|im_end|>\n' }}{% endif %}" CHATML_MESSAGE);
+    char *expect = form_new(
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\n" HOLE "<|im_end|>\n' }}{% endif %}" CHATML_MESSAGE);
     const char *hole = expect ? strchr(expect, HOLE[0]) : NULL;
     size_t n = strlen(form), before, after;
     int found = 0;
@@ -293,7 +300,8 @@ static int form_default(const char *form, const char **ret_text, size_t *ret_n)
     if (hole) {
         before = (size_t)(hole - expect);
         after = strlen(hole + 1);
-        found = n >= before + after && !memcmp(form, expect, before) && !memcmp(form + n - after, hole + 1, after);
+        found = n >= before + after && !memcmp(form, expect, before) &&
+                !memcmp(form + n - after, hole + 1, after);
         if (found) {
             *ret_text = form + before;
             *ret_n = n - before - after;
@@ -307,15 +315,16 @@ static int form_default(const char *form, const char **ret_text, size_t *ret_n)
 static int text_is_plain(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (text[i] == OPEN || text[i] == SHUT || (text[i] == '<' && i + 1 < n && text[i + 1] == '|'))
+        if (text[i] == OPEN || text[i] == SHUT ||
+            (text[i] == '<' && i + 1 < n && text[i + 1] == '|'))
             return 0;
     return 1;
 }
 
-/* ---- scaffold ------------------------------------------------------------------------------------ */
+/* ---- scaffold ------------------------------------------------------------------------- */
 
-static int scaffold_encode(struct template *t, const struct vocab *vocab, const char *system, size_t n_system,
-                           struct diag *diag)
+static int scaffold_encode(struct template *t, const struct vocab *vocab, const char *system,
+                           size_t n_system, struct diag *diag)
 {
     struct bpe *bpe = NULL;
     int err = bpe_new(&bpe, vocab, n_system + 1, diag);
@@ -324,14 +333,17 @@ static int scaffold_encode(struct template *t, const struct vocab *vocab, const 
         return err;
     err = bpe_encode_after(bpe, "\n", NULL, 0, t->newline.ids, &t->newline.n, SCAFFOLD_IDS_MAX);
     if (err == 0)
-        err = bpe_encode_after(bpe, "assistant\n", NULL, 0, t->answer.ids, &t->answer.n, SCAFFOLD_IDS_MAX);
+        err = bpe_encode_after(bpe, "assistant\n", NULL, 0, t->answer.ids, &t->answer.n,
+                               SCAFFOLD_IDS_MAX);
     if (err == 0 && system)
-        err = bpe_encode_after(bpe, "system\n", (const uint8_t *)system, n_system, t->default_ids, &t->n_default,
-                               DEFAULT_IDS_MAX);
+        err = bpe_encode_after(bpe, "system\n", (const uint8_t *)system, n_system, t->default_ids,
+                               &t->n_default, DEFAULT_IDS_MAX);
     if (err == -EILSEQ)
-        diag_set(diag, "chat template: the vocabulary has no token for byte 0x%02x of it", bpe_unknown_byte(bpe));
+        diag_set(diag, "chat template: the vocabulary has no token for byte 0x%02x of it",
+                 bpe_unknown_byte(bpe));
     else if (err < 0)
-        diag_set(diag, "chat template: its default system message has over %u tokens", DEFAULT_IDS_MAX);
+        diag_set(diag, "chat template: its default system message has over %u tokens",
+                 DEFAULT_IDS_MAX);
     bpe_free(bpe);
     return err < 0 ? -ENOTSUP : 0;
 }
@@ -343,7 +355,8 @@ static int template_unknown(const char *chat_template, struct diag *diag)
     return -ENOTSUP;
 }
 
-static int controls_find(struct template *t, const struct vocab *vocab, int writes_bos, struct diag *diag)
+static int controls_find(struct template *t, const struct vocab *vocab, int writes_bos,
+                         struct diag *diag)
 {
     t->start = vocab_control_id(vocab, "<|im_start|>");
     t->end = vocab_control_id(vocab, "<|im_end|>");
@@ -356,13 +369,16 @@ static int controls_find(struct template *t, const struct vocab *vocab, int writ
         return -ENOTSUP;
     }
     if (writes_bos && t->bos == VOCAB_NONE) {
-        diag_set(diag, "chat template begins with BOS, but the file names no 'tokenizer.ggml.bos_token_id'");
+        diag_set(
+            diag,
+            "chat template begins with BOS, but the file names no 'tokenizer.ggml.bos_token_id'");
         return -ENOTSUP;
     }
     return 0;
 }
 
-int template_new(struct template **ret_template, const char *chat_template, const struct vocab *vocab, struct diag *diag)
+int template_new(struct template **ret_template, const char *chat_template,
+                 const struct vocab *vocab, struct diag *diag)
 {
     struct template *t = NULL;
     const char *rest, *system = NULL;
@@ -371,14 +387,16 @@ int template_new(struct template **ret_template, const char *chat_template, cons
     int err = -ENOTSUP, writes_bos;
 
     /* Jinja makes line feeds of carriage returns first; no published template has any. */
-    if (strnlen(chat_template, TEMPLATE_BYTES_MAX + 1) > TEMPLATE_BYTES_MAX || strchr(chat_template, '\r'))
+    if (strnlen(chat_template, TEMPLATE_BYTES_MAX + 1) > TEMPLATE_BYTES_MAX ||
+        strchr(chat_template, '\r'))
         return template_unknown(chat_template, diag);
     form = form_new(chat_template);
     if (!form)
         return template_unknown(chat_template, diag);
     rest = form;
     /* Old Jinja environments did not define it; it is a no-op here, where it always is. */
-    form_take(&rest, "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}");
+    form_take(&rest, "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = "
+                     "false %}{% endif %}");
     writes_bos = form_take(&rest, "{{ bos_token }}");
     if (form_default(rest, &system, &n_system) && !text_is_plain(system, n_system))
         system = NULL;
@@ -407,7 +425,7 @@ void template_free(struct template *t)
     free(t);
 }
 
-/* ---- a chat -------------------------------------------------------------------------------------- */
+/* ---- a chat --------------------------------------------------------------------------- */
 
 static void put_ids(uint32_t *ids, uint32_t *n_ids, uint32_t max, const uint32_t *more, uint32_t n)
 {
@@ -425,10 +443,10 @@ static void put_end(const struct template *t, uint32_t *ids, uint32_t *n_ids, ui
     put_ids(ids, n_ids, max, t->newline.ids, t->newline.n);
 }
 
-int template_encode(const struct template *t, struct bpe *bpe, const struct message *messages, uint32_t n,
-                    uint32_t *ids, uint32_t *n_ids, uint32_t max)
+int template_encode(const struct template *t, struct bpe *bpe, const struct message *messages,
+                    uint32_t n, uint32_t *ids, uint32_t *n_ids, uint32_t max)
 {
-    static const char *const heads[] = { "system\n", "user\n", "assistant\n", "tool\n" };
+    static const char *const heads[] = {"system\n", "user\n", "assistant\n", "tool\n"};
     uint32_t n_out = *n_ids;
 
     if (n == 0)
@@ -446,7 +464,8 @@ int template_encode(const struct template *t, struct bpe *bpe, const struct mess
         if (messages[i].role >= sizeof heads / sizeof heads[0])
             return -EINVAL;
         put_ids(ids, &n_out, max, &t->start, 1);
-        err = bpe_encode_after(bpe, heads[messages[i].role], messages[i].text, messages[i].n, ids, &n_out, max);
+        err = bpe_encode_after(bpe, heads[messages[i].role], messages[i].text, messages[i].n, ids,
+                               &n_out, max);
         if (err < 0 && err != -E2BIG)
             return err;
         put_end(t, ids, &n_out, max);

@@ -2,8 +2,8 @@
 /*
  * utf8.h - the one place that says what well-formed UTF-8 is.
  *
- * Source: The Unicode Standard, table 3-7 "Well-Formed UTF-8 Byte Sequences" (no overlong forms, no surrogates,
- * nothing above U+10FFFF), the same set that PCRE2 accepts.
+ * Source: The Unicode Standard, table 3-7 "Well-Formed UTF-8 Byte Sequences" (no overlong forms, no
+ * surrogates, nothing above U+10FFFF), the same set that PCRE2 accepts.
  */
 #ifndef RUNTIME_TEXT_UTF8_H
 #define RUNTIME_TEXT_UTF8_H
@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define UTF8_CHAR_MAX 4 /* bytes */
-#define UTF8_CUT (-1)
+#define UTF8_CUT      (-1)
 
 /*
  * The character at s[0..n), n > 0: its bytes (1..4); 0: s[0] begins no character, whatever follows;

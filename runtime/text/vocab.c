@@ -15,15 +15,15 @@
 #define MERGES "tokenizer.ggml.merges"
 
 enum kind { /* tokenizer.ggml.token_type, GGUF specification */
-    KIND_NORMAL = 1,
-    KIND_UNKNOWN = 2,
-    KIND_CONTROL = 3,
-    KIND_USER = 4,
-    KIND_UNUSED = 5
+            KIND_NORMAL = 1,
+            KIND_UNKNOWN = 2,
+            KIND_CONTROL = 3,
+            KIND_USER = 4,
+            KIND_UNUSED = 5
 };
 
-struct word { /* slot of the table of normal tokens by their bytes */
-    uint32_t id; /* VOCAB_NONE: empty */
+struct word {     /* slot of the table of normal tokens by their bytes */
+    uint32_t id;  /* VOCAB_NONE: empty */
     uint32_t tag; /* high half of the hash: spares most comparisons */
 };
 
@@ -45,7 +45,7 @@ struct vocab {
     enum pretok_kind pretok;
 };
 
-/* ---- GPT-2's byte alphabet ----------------------------------------------------------------------- */
+/* ---- GPT-2's byte alphabet ------------------------------------------------------------ */
 
 #define ALPHABET_CHARS 324 /* 256 + the 68 bytes that do not print as themselves */
 
@@ -70,10 +70,12 @@ static void alphabet_init(struct alphabet *alphabet)
 }
 
 /*
- * Decodes text[n] into out, which has room for n bytes. *ret_split: where in out the (only) space stood, when split
- * is wanted (a merge), else NULL and a space is an error. Bytes written, or -EINVAL. Reads each byte of text once.
+ * Decodes text[n] into out, which has room for n bytes. *ret_split: where in out the (only) space
+ * stood, when split is wanted (a merge), else NULL and a space is an error. Bytes written, or
+ * -EINVAL. Reads each byte of text once.
  */
-static int alphabet_decode(const struct alphabet *alphabet, const char *text, size_t n, uint8_t *out, int *ret_split)
+static int alphabet_decode(const struct alphabet *alphabet, const char *text, size_t n,
+                           uint8_t *out, int *ret_split)
 {
     int n_out = 0, split = -1;
 
@@ -84,10 +86,12 @@ static int alphabet_decode(const struct alphabet *alphabet, const char *text, si
             split = n_out;
             continue;
         }
-        if ((c & 0xe0) == 0xc0 && i + 1 < n) { /* the alphabet ends below U+0800: two bytes at most */
+        if ((c & 0xe0) == 0xc0 &&
+            i + 1 < n) { /* the alphabet ends below U+0800: two bytes at most */
             unsigned next = (uint8_t)text[++i];
 
-            c = (next & 0xc0) == 0x80 && c >= 0xc2 ? (c & 0x1f) << 6 | (next & 0x3f) : ALPHABET_CHARS;
+            c = (next & 0xc0) == 0x80 && c >= 0xc2 ? (c & 0x1f) << 6 | (next & 0x3f)
+                                                   : ALPHABET_CHARS;
         } else if (c >= 0x80) {
             c = ALPHABET_CHARS;
         }
@@ -100,10 +104,11 @@ static int alphabet_decode(const struct alphabet *alphabet, const char *text, si
     return n_out;
 }
 
-/* ---- tokens by their bytes ----------------------------------------------------------------------- */
+/* ---- tokens by their bytes ------------------------------------------------------------ */
 
 /* The slot of these bytes, or the empty one where they belong. */
-static struct word *word_slot(const struct vocab *v, const uint8_t *bytes, size_t n, uint32_t *ret_tag)
+static struct word *word_slot(const struct vocab *v, const uint8_t *bytes, size_t n,
+                              uint32_t *ret_tag)
 {
     uint64_t hash = XXH3_64bits_withSeed(bytes, n, v->seed);
     uint32_t tag = (uint32_t)(hash >> 32);
@@ -144,30 +149,35 @@ static int word_add(struct vocab *v, uint32_t id, struct diag *diag)
     struct word *word = word_slot(v, bytes, n, &tag);
 
     if (word->id != VOCAB_NONE) {
-        diag_set(diag, TOKENS ": tokens %" PRIu32 " and %" PRIu32 " have the same text", word->id, id);
+        diag_set(diag, TOKENS ": tokens %" PRIu32 " and %" PRIu32 " have the same text", word->id,
+                 id);
         return -EINVAL;
     }
-    *word = (struct word){ id, tag };
+    *word = (struct word){id, tag};
     if (n == 1)
         v->byte_ids[bytes[0]] = id;
     return 0;
 }
 
-/* ---- reading the file ---------------------------------------------------------------------------- */
+/* ---- reading the file ----------------------------------------------------------------- */
 
 /* A string of metadata that has to be there. */
-static int string_get(const struct gguf *gguf, const char *key, struct gguf_str *ret, struct diag *diag)
+static int string_get(const struct gguf *gguf, const char *key, struct gguf_str *ret,
+                      struct diag *diag)
 {
     int err = gguf_get_str(gguf, key, ret, diag);
 
     if (err != -ENOENT)
         return err;
-    diag_set(diag, "key '%s' is missing; it says how text becomes tokens, and guessing gives other tokens", key);
+    diag_set(
+        diag,
+        "key '%s' is missing; it says how text becomes tokens, and guessing gives other tokens",
+        key);
     return -EINVAL;
 }
 
-static int array_get(const struct gguf *gguf, const char *key, uint32_t type, uint64_t n_max, struct gguf_iter *ret,
-                     struct diag *diag)
+static int array_get(const struct gguf *gguf, const char *key, uint32_t type, uint64_t n_max,
+                     struct gguf_iter *ret, struct diag *diag)
 {
     int err = gguf_array(gguf, key, type, ret, diag);
 
@@ -178,7 +188,8 @@ static int array_get(const struct gguf *gguf, const char *key, uint32_t type, ui
     if (err < 0)
         return err;
     if (ret->left > n_max) {
-        diag_set(diag, "key '%s' has %" PRIu64 " elements, at most %" PRIu64 " are read", key, ret->left, n_max);
+        diag_set(diag, "key '%s' has %" PRIu64 " elements, at most %" PRIu64 " are read", key,
+                 ret->left, n_max);
         return -EINVAL;
     }
     return 0;
@@ -208,7 +219,8 @@ static int family_read(struct vocab *v, const struct gguf *gguf, struct diag *di
 }
 
 /* Reads the kinds and takes the memory that follows from the number of tokens. */
-static int kinds_read(struct vocab *v, const struct gguf *gguf, const struct gguf_iter *tokens, struct diag *diag)
+static int kinds_read(struct vocab *v, const struct gguf *gguf, const struct gguf_iter *tokens,
+                      struct diag *diag)
 {
     struct gguf_iter types, scores;
     uint32_t n_user = 0;
@@ -217,13 +229,15 @@ static int kinds_read(struct vocab *v, const struct gguf *gguf, const struct ggu
     if (err < 0)
         return err;
     if (types.left != tokens->left) {
-        diag_set(diag, "key '" TYPES "' has %" PRIu64 " elements, '" TOKENS "' has %" PRIu64, types.left, tokens->left);
+        diag_set(diag, "key '" TYPES "' has %" PRIu64 " elements, '" TOKENS "' has %" PRIu64,
+                 types.left, tokens->left);
         return -EINVAL;
     }
     err = gguf_array(gguf, "tokenizer.ggml.scores", GGUF_F32, &scores, diag);
     if (err == 0 && scores.left != tokens->left) {
-        diag_set(diag, "key 'tokenizer.ggml.scores' has %" PRIu64 " elements, '" TOKENS "' has %" PRIu64, scores.left,
-                 tokens->left);
+        diag_set(diag,
+                 "key 'tokenizer.ggml.scores' has %" PRIu64 " elements, '" TOKENS "' has %" PRIu64,
+                 scores.left, tokens->left);
         err = -EINVAL;
     }
     if (err < 0 && err != -ENOENT)
@@ -239,15 +253,16 @@ static int kinds_read(struct vocab *v, const struct gguf *gguf, const struct ggu
         uint32_t kind;
 
         if (gguf_next_u32(&types, &kind) < 0 || kind < KIND_NORMAL || kind > KIND_UNUSED) {
-            diag_set(diag, "key '" TYPES "': the type of token %" PRIu32 " is not one of 1 to 5", id);
+            diag_set(diag, "key '" TYPES "': the type of token %" PRIu32 " is not one of 1 to 5",
+                     id);
             return -EINVAL;
         }
         v->kind[id] = (uint8_t)kind;
         n_user += kind == KIND_USER;
     }
     if (n_user > VOCAB_USER_TOKENS_MAX) {
-        diag_set(diag, "key '" TYPES "' has %" PRIu32 " user-defined tokens, at most %u are read", n_user,
-                 VOCAB_USER_TOKENS_MAX);
+        diag_set(diag, "key '" TYPES "' has %" PRIu32 " user-defined tokens, at most %u are read",
+                 n_user, VOCAB_USER_TOKENS_MAX);
         return -EINVAL;
     }
     v->user = malloc((n_user + 1u) * sizeof *v->user);
@@ -255,15 +270,17 @@ static int kinds_read(struct vocab *v, const struct gguf *gguf, const struct ggu
 }
 
 /* Copies or decodes one token's text to bytes + v->at[id]. */
-static int token_read(struct vocab *v, uint32_t id, const struct gguf_str *text, const struct alphabet *alphabet,
-                      struct diag *diag)
+static int token_read(struct vocab *v, uint32_t id, const struct gguf_str *text,
+                      const struct alphabet *alphabet, struct diag *diag)
 {
     uint8_t *out = v->bytes + v->at[id];
     size_t n_max = v->kind[id] == KIND_NORMAL ? 2 * VOCAB_TOKEN_BYTES_MAX : VOCAB_TOKEN_BYTES_MAX;
     int n = (int)text->n;
 
     if (text->n > n_max || (text->n == 0 && v->kind[id] != KIND_UNUSED)) {
-        diag_set(diag, "key '" TOKENS "': token %" PRIu32 " has %zu bytes of text, 1 to %zu are allowed", id, text->n, n_max);
+        diag_set(diag,
+                 "key '" TOKENS "': token %" PRIu32 " has %zu bytes of text, 1 to %zu are allowed",
+                 id, text->n, n_max);
         return -EINVAL;
     }
     if (v->kind[id] == KIND_NORMAL)
@@ -271,7 +288,8 @@ static int token_read(struct vocab *v, uint32_t id, const struct gguf_str *text,
     else
         memcpy(out, text->s, text->n);
     if (n < 0 || n > (int)VOCAB_TOKEN_BYTES_MAX) {
-        diag_set(diag, "key '" TOKENS "': token %" PRIu32 " '%.*s' %s", id, (int)(text->n < 64 ? text->n : 64), text->s,
+        diag_set(diag, "key '" TOKENS "': token %" PRIu32 " '%.*s' %s", id,
+                 (int)(text->n < 64 ? text->n : 64), text->s,
                  n < 0 ? "has a character outside the byte alphabet" : "is too long");
         return -EINVAL;
     }
@@ -285,7 +303,8 @@ static int token_read(struct vocab *v, uint32_t id, const struct gguf_str *text,
     return 0;
 }
 
-static int tokens_read(struct vocab *v, const struct gguf *gguf, const struct alphabet *alphabet, struct diag *diag)
+static int tokens_read(struct vocab *v, const struct gguf *gguf, const struct alphabet *alphabet,
+                       struct diag *diag)
 {
     struct gguf_iter tokens;
     struct gguf_str text;
@@ -320,24 +339,27 @@ static int tokens_read(struct vocab *v, const struct gguf *gguf, const struct al
     return err;
 }
 
-static int merge_bad(const struct gguf_str *text, uint32_t rank, const char *what, struct diag *diag)
+static int merge_bad(const struct gguf_str *text, uint32_t rank, const char *what,
+                     struct diag *diag)
 {
-    diag_set(diag, "key '" MERGES "': merge %" PRIu32 " '%.*s' %s", rank, (int)(text->n < 64 ? text->n : 64), text->s, what);
+    diag_set(diag, "key '" MERGES "': merge %" PRIu32 " '%.*s' %s", rank,
+             (int)(text->n < 64 ? text->n : 64), text->s, what);
     return -EINVAL;
 }
 
-static int merge_read(struct vocab *v, uint32_t rank, const struct gguf_str *text, const struct alphabet *alphabet,
-                      struct diag *diag)
+static int merge_read(struct vocab *v, uint32_t rank, const struct gguf_str *text,
+                      const struct alphabet *alphabet, struct diag *diag)
 {
     uint8_t bytes[4 * VOCAB_TOKEN_BYTES_MAX + 1];
-    struct merge merge = { .rank = rank };
+    struct merge merge = {.rank = rank};
     int n, split;
 
     if (text->n > sizeof bytes)
         return merge_bad(text, rank, "is too long", diag);
     n = alphabet_decode(alphabet, text->s, text->n, bytes, &split);
     if (n < 0)
-        return merge_bad(text, rank, "has a character outside the byte alphabet, or a second space", diag);
+        return merge_bad(text, rank, "has a character outside the byte alphabet, or a second space",
+                         diag);
     if (split <= 0 || split == n)
         return merge_bad(text, rank, "is not two tokens with a space between them", diag);
     merge.left = vocab_word(v, bytes, (size_t)split);
@@ -350,7 +372,8 @@ static int merge_read(struct vocab *v, uint32_t rank, const struct gguf_str *tex
     return 0;
 }
 
-static int merges_read(struct vocab *v, const struct gguf *gguf, const struct alphabet *alphabet, struct diag *diag)
+static int merges_read(struct vocab *v, const struct gguf *gguf, const struct alphabet *alphabet,
+                       struct diag *diag)
 {
     struct gguf_iter merges;
     struct gguf_str text;
@@ -372,7 +395,8 @@ static int merges_read(struct vocab *v, const struct gguf *gguf, const struct al
 }
 
 /* A token id in the metadata; VOCAB_NONE when the key is absent. */
-static int id_get(const struct vocab *v, const struct gguf *gguf, const char *key, uint32_t *ret, struct diag *diag)
+static int id_get(const struct vocab *v, const struct gguf *gguf, const char *key, uint32_t *ret,
+                  struct diag *diag)
 {
     uint32_t id;
     int err = gguf_get_u32(gguf, key, &id, diag);
@@ -384,7 +408,8 @@ static int id_get(const struct vocab *v, const struct gguf *gguf, const char *ke
     if (err < 0)
         return err;
     if (id >= v->n) {
-        diag_set(diag, "key '%s' is %" PRIu32 ", the vocabulary has %" PRIu32 " tokens", key, id, v->n);
+        diag_set(diag, "key '%s' is %" PRIu32 ", the vocabulary has %" PRIu32 " tokens", key, id,
+                 v->n);
         return -EINVAL;
     }
     *ret = id;
@@ -393,10 +418,11 @@ static int id_get(const struct vocab *v, const struct gguf *gguf, const char *ke
 
 static int ends_read(struct vocab *v, const struct gguf *gguf, struct diag *diag)
 {
-    static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                        "tokenizer.ggml.eom_token_id" };
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
     /* Files name one end; models of these families also end a turn with the others. */
-    static const char *const texts[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>" };
+    static const char *const texts[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
+                                        "<|end_of_text|>"};
     uint32_t id;
 
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -427,7 +453,8 @@ static int bos_read(struct vocab *v, const struct gguf *gguf, struct diag *diag)
     if (err < 0)
         return err;
     if (said == 0 && add && v->bos_named == VOCAB_NONE) {
-        diag_set(diag, "key 'tokenizer.ggml.add_bos_token' is true, but 'tokenizer.ggml.bos_token_id' is missing");
+        diag_set(diag, "key 'tokenizer.ggml.add_bos_token' is true, but "
+                       "'tokenizer.ggml.bos_token_id' is missing");
         return -EINVAL;
     }
     v->bos = add ? v->bos_named : VOCAB_NONE;
@@ -494,7 +521,7 @@ void vocab_free(struct vocab *v)
     free(v);
 }
 
-/* ---- asking -------------------------------------------------------------------------------------- */
+/* ---- asking --------------------------------------------------------------------------- */
 
 uint32_t vocab_size(const struct vocab *v)
 {
@@ -526,7 +553,8 @@ uint32_t vocab_control_id(const struct vocab *v, const char *text)
     size_t n = strlen(text);
 
     for (uint32_t id = 0; id < v->n; id++)
-        if (vocab_is_control(v, id) && v->at[id + 1] - v->at[id] == n && !memcmp(v->bytes + v->at[id], text, n))
+        if (vocab_is_control(v, id) && v->at[id + 1] - v->at[id] == n &&
+            !memcmp(v->bytes + v->at[id], text, n))
             return id;
     return VOCAB_NONE;
 }

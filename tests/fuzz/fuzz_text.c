@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile text, templates and ids: the first byte chooses. Besides the sanitizers it checks that ids decode to the text they
- * came from, and that a detokenised stream without stop strings is the joined bytes of its ids.
+ * Hostile text, templates and ids: the first byte chooses. Besides the sanitizers it checks that
+ * ids decode to the text they came from, and that a detokenised stream without stop strings is the
+ * joined bytes of its ids.
  */
 #include "runtime/text/detok.h"
 #include "runtime/text/template.h"
@@ -22,12 +23,17 @@ static void check(int holds)
 
 static void init(void)
 {
-    static const char *const pres[] = { "smollm", "gpt-2", "llama-bpe" };
-    static const char *const merges[] = { "h e", "l l", "he ll", "hell o", "Ġ t", "Ġ Ġ", "ĠĠ ĠĠ", "Ã ©", "ð Ł", "1 2", "Ċ Ċ" };
-    static const char *const user[] = { "<tool>", "<tool></tool>", "  " };
+    static const char *const pres[] = {"smollm", "gpt-2", "llama-bpe"};
+    static const char *const merges[] = {"h e",   "l l", "he ll", "hell o", "Ġ t", "Ġ Ġ",
+                                         "ĠĠ ĠĠ", "Ã ©", "ð Ł",   "1 2",    "Ċ Ċ"};
+    static const char *const user[] = {"<tool>", "<tool></tool>", "  "};
 
     for (int i = 0; i < 3; i++) {
-        struct tiny tiny = { .pre = pres[i], .merges = merges, .n_merges = 11, .user = user, .n_user = i == 1 ? 3 : 0 };
+        struct tiny tiny = {.pre = pres[i],
+                            .merges = merges,
+                            .n_merges = 11,
+                            .user = user,
+                            .n_user = i == 1 ? 3 : 0};
         struct diag diag;
 
         vocabs[i] = fixture_vocab_new(&tiny);
@@ -53,7 +59,7 @@ static void fuzz_encode(int family, const uint8_t *text, size_t n)
 
 static void fuzz_template(const uint8_t *text, size_t n)
 {
-    static const struct message message = { 1, (const uint8_t *)"hello", 5 };
+    static const struct message message = {1, (const uint8_t *)"hello", 5};
     struct template *template = NULL;
     struct diag diag;
     uint32_t ids[256], n_ids = 0;
@@ -66,7 +72,8 @@ static void fuzz_template(const uint8_t *text, size_t n)
     free(source);
 }
 
-/* Two bytes an id. The first byte is the number of bytes of a stop string that follows it; 0: none. */
+/* Two bytes an id. The first byte is the number of bytes of a stop string that follows it; 0: none.
+ */
 static void fuzz_detok(const uint8_t *data, size_t n)
 {
     static struct detok detok;

@@ -5,12 +5,21 @@
 #include "runtime/text/utf8.h"
 #include "tests/unit/vocab_fixture.h"
 
-#define B(c) (FIXTURE_BYTE + (uint8_t)(c)) /* the token of one byte */
-#define M(i) (FIXTURE_MERGED + (i))        /* what merge i makes */
+#define B(c)    (FIXTURE_BYTE + (uint8_t)(c)) /* the token of one byte */
+#define M(i)    (FIXTURE_MERGED + (i))        /* what merge i makes */
 #define ALL_MAX 8192u
 
+/* As ck_assert, for what is asked many thousand times: Check makes a system call of each of its
+ * own. */
+#define MUST(holds)                                                                                \
+    do {                                                                                           \
+        if (!(holds))                                                                              \
+            ck_abort_msg("not so: %s", #holds);                                                    \
+    } while (0)
+
 /* "é" is the bytes C3 A9; "😀" F0 9F 98 80. In GPT-2's alphabet: Ã ©, ð Ł ĺ Ģ. */
-static const char *const merges[] = { "S T", "O P", "x ST", "ST OP", "Ã ©", "ð Ł", "ĺ Ģ", "a b", "ab c", "Ã Ã", "© b" };
+static const char *const merges[] = {"S T", "O P", "x ST", "ST OP", "Ã ©", "ð Ł",
+                                     "ĺ Ģ", "a b", "ab c", "Ã Ã",   "© b"};
 enum { ST, OP, X_ST, STOP, E_ACUTE, F0_9F, N98_80, AB, ABC, C3_C3, A9_B, N_MERGES };
 
 static struct vocab *vocab;
@@ -18,7 +27,7 @@ static struct detok *detok;
 
 static void setup(void)
 {
-    struct tiny tiny = { .pre = "smollm", .merges = merges, .n_merges = N_MERGES };
+    struct tiny tiny = {.pre = "smollm", .merges = merges, .n_merges = N_MERGES};
 
     vocab = fixture_vocab_new(&tiny);
     detok = malloc(sizeof *detok);
@@ -42,10 +51,10 @@ static uint32_t draw(uint32_t n)
 
 static void stop(const char *text)
 {
-    ck_assert_int_eq(detok_add_stop(detok, (const uint8_t *)text, (uint32_t)strlen(text)), 0);
+    MUST(detok_add_stop(detok, (const uint8_t *)text, (uint32_t)strlen(text)) == 0);
 }
 
-/* ---- what came out, as a client joins it ------------------------------------------------------------ */
+/* ---- what came out, as a client joins it ---------------------------------------------- */
 
 struct got {
     uint8_t text[ALL_MAX];
@@ -58,10 +67,10 @@ struct got {
 
 static void got_piece(struct got *got, const struct detok_piece *piece)
 {
-    ck_assert_uint_le(piece->n_bytes, ALL_MAX - got->n_bytes);
-    ck_assert_uint_le(piece->n_ids, ALL_MAX - got->n_ids);
+    MUST(piece->n_bytes <= ALL_MAX - got->n_bytes);
+    MUST(piece->n_ids <= ALL_MAX - got->n_ids);
     if (!piece->raw) /* each piece is whole characters by itself */
-        ck_assert_uint_eq(utf8_span(piece->text, piece->n_bytes), piece->n_bytes);
+        MUST(utf8_span(piece->text, piece->n_bytes) == piece->n_bytes);
     else
         got->n_raw += piece->n_bytes;
     memcpy(got->text + got->n_bytes, piece->text, piece->n_bytes);
@@ -73,11 +82,11 @@ static void got_piece(struct got *got, const struct detok_piece *piece)
 static void got_all(struct got *got, int rc, struct detok_piece *piece)
 {
     for (; rc == 1; rc = detok_more(detok, piece)) {
-        ck_assert(piece->n_bytes > 0 || piece->n_ids > 0);
+        MUST(piece->n_bytes > 0 || piece->n_ids > 0);
         got_piece(got, piece);
     }
     got_piece(got, piece);
-    ck_assert(rc == DETOK_STOPPED || (piece->n_bytes == 0 && piece->n_ids == 0));
+    MUST(rc == DETOK_STOPPED || (piece->n_bytes == 0 && piece->n_ids == 0));
     got->stopped |= rc == DETOK_STOPPED;
 }
 
@@ -94,21 +103,21 @@ static void flush(struct got *got, int cut)
     int stopped = got->stopped;
 
     got_all(got, detok_flush(detok, cut, &piece), &piece);
-    ck_assert_int_eq(got->stopped, stopped);
+    MUST(got->stopped == stopped);
 }
 
 static void expect(const struct got *got, const char *text, uint32_t n_ids)
 {
-    ck_assert_msg(got->n_bytes == strlen(text) && !memcmp(got->text, text, got->n_bytes), "got '%.*s', expected '%s'",
-                  (int)got->n_bytes, (const char *)got->text, text);
+    ck_assert_msg(got->n_bytes == strlen(text) && !memcmp(got->text, text, got->n_bytes),
+                  "got '%.*s', expected '%s'", (int)got->n_bytes, (const char *)got->text, text);
     ck_assert_uint_eq(got->n_ids, n_ids);
 }
 
-/* ---- characters ------------------------------------------------------------------------------------- */
+/* ---- characters ----------------------------------------------------------------------- */
 
 START_TEST(a_character_over_several_tokens_comes_whole_with_the_last_of_them)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     feed(&got, B('a'));
     expect(&got, "a", 1);
@@ -129,7 +138,7 @@ END_TEST
 
 START_TEST(a_token_limit_inside_a_character_ends_at_the_last_whole_one)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     feed(&got, B('a'));
     feed(&got, M(F0_9F));
@@ -142,7 +151,7 @@ END_TEST
 
 START_TEST(an_end_inside_a_character_gives_its_bytes_raw)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     feed(&got, B('a'));
     feed(&got, M(F0_9F));
@@ -154,13 +163,16 @@ END_TEST
 
 START_TEST(a_piece_after_a_prompt_that_ended_inside_a_character_is_the_new_bytes_only)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     feed(&got, M(N98_80)); /* the prompt had F0 9F */
     expect(&got, "\x98\x80", 1);
     ck_assert_uint_eq(got.n_raw, 2);
     feed(&got, B('a'));
-    expect(&got, "\x98\x80" "a", 2);
+    expect(&got,
+           "\x98\x80"
+           "a",
+           2);
     ck_assert_uint_eq(got.n_raw, 2);
 }
 END_TEST
@@ -170,7 +182,8 @@ START_TEST(bytes_that_are_not_utf8_come_raw_and_never_share_a_piece_with_text)
     struct detok_piece piece;
 
     ck_assert_int_eq(detok_feed(detok, B(0xc3), &piece), 0);
-    ck_assert_int_eq(detok_feed(detok, M(C3_C3), &piece), 1); /* C3 C3 C3: the last may still become é */
+    ck_assert_int_eq(detok_feed(detok, M(C3_C3), &piece),
+                     1); /* C3 C3 C3: the last may still become é */
     ck_assert_int_eq(piece.raw, 1);
     ck_assert_uint_eq(piece.n_bytes, 2);
     ck_assert_uint_eq(piece.n_ids, 1); /* the second one's text is not out */
@@ -188,7 +201,7 @@ END_TEST
 
 START_TEST(control_tokens_come_without_text_and_after_the_text_before_them)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     feed(&got, FIXTURE_START);
     expect(&got, "", 1);
@@ -202,11 +215,11 @@ START_TEST(control_tokens_come_without_text_and_after_the_text_before_them)
 }
 END_TEST
 
-/* ---- stop strings ----------------------------------------------------------------------------------- */
+/* ---- stop strings --------------------------------------------------------------------- */
 
 START_TEST(text_ends_before_a_stop_string_and_ids_that_start_in_it_are_dropped)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("STOP");
     feed(&got, B('a'));
@@ -222,7 +235,7 @@ END_TEST
 
 START_TEST(nothing_after_a_match_is_delivered_or_counted)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("b");
     feed(&got, M(ABC));
@@ -238,7 +251,7 @@ END_TEST
 
 START_TEST(only_what_can_still_match_is_held_back)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("aab");
     stop("abac");
@@ -263,7 +276,7 @@ END_TEST
 
 START_TEST(of_stop_strings_where_one_begins_with_the_other_the_shorter_matches_first)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("abc");
     stop("ab");
@@ -278,7 +291,7 @@ END_TEST
 
 START_TEST(of_stop_strings_that_end_together_the_longest_counts)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("c");
     stop("abc");
@@ -292,7 +305,7 @@ END_TEST
 
 START_TEST(a_begun_stop_string_is_flushed_at_the_end)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("STOP");
     feed(&got, B('a'));
@@ -307,7 +320,7 @@ END_TEST
 
 START_TEST(a_stop_string_that_begins_inside_a_character_s_bytes_holds_the_character)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("é!");
     feed(&got, B(0xc3));
@@ -349,7 +362,7 @@ END_TEST
 
 START_TEST(a_control_token_before_a_match_counts_and_one_inside_does_not)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("STOP");
     feed(&got, B('x'));
@@ -365,7 +378,7 @@ END_TEST
 
 START_TEST(endless_control_tokens_inside_a_begun_stop_string_stay_bounded_and_lose_nothing)
 {
-    struct got got = { .n_ids = 0 };
+    struct got got = {.n_ids = 0};
 
     stop("STOP");
     feed(&got, M(ST));
@@ -379,7 +392,7 @@ END_TEST
 
 START_TEST(stop_strings_of_no_or_too_many_bytes_and_one_too_many_are_refused)
 {
-    uint8_t text[DETOK_STOP_BYTES + 1] = { 1 };
+    uint8_t text[DETOK_STOP_BYTES + 1] = {1};
 
     ck_assert_int_eq(detok_add_stop(detok, text, 0), -EINVAL);
     ck_assert_int_eq(detok_add_stop(detok, text, DETOK_STOP_BYTES + 1), -EINVAL);
@@ -389,18 +402,19 @@ START_TEST(stop_strings_of_no_or_too_many_bytes_and_one_too_many_are_refused)
 }
 END_TEST
 
-/* ---- against a naive reading of the whole text ------------------------------------------------------ */
+/* ---- against a naive reading of the whole text ---------------------------------------- */
 
 struct naive {
     uint8_t text[ALL_MAX];
     uint32_t n_bytes;
-    uint32_t end;  /* of the text before the match, or all of it */
+    uint32_t end; /* of the text before the match, or all of it */
     int stopped;
     uint32_t n_ids; /* that count */
 };
 
 /* Joins everything first, then looks for the match whose end comes first, of those the longest. */
-static void naive_run(struct naive *naive, const uint32_t *ids, uint32_t n, char stops[][8], uint32_t n_stops)
+static void naive_run(struct naive *naive, const uint32_t *ids, uint32_t n, char stops[][8],
+                      uint32_t n_stops)
 {
     uint32_t from[256], best_end = UINT32_MAX, best_bytes = 0;
     size_t bytes;
@@ -436,15 +450,19 @@ static void naive_run(struct naive *naive, const uint32_t *ids, uint32_t n, char
 
 START_TEST(streamed_text_and_ids_are_those_of_the_whole_text)
 {
-    static const uint32_t pool[] = { B('a'), B('b'), B('c'), M(AB), M(ABC), M(ST), M(OP), M(X_ST), M(E_ACUTE), B(0xc3), B(0xa9),
-                                     M(F0_9F), M(N98_80), M(C3_C3), M(A9_B), FIXTURE_BOS, B('S'), B('O'), B(0x80), B(0xff) };
-    static const char *const parts[] = { "a", "b", "c", "ab", "ST", "OP", "é", "\xc3", "\xa9", "x", "😀" };
+    static const uint32_t pool[] = {B('a'),      B('b'),   B('c'),    M(AB),      M(ABC),
+                                    M(ST),       M(OP),    M(X_ST),   M(E_ACUTE), B(0xc3),
+                                    B(0xa9),     M(F0_9F), M(N98_80), M(C3_C3),   M(A9_B),
+                                    FIXTURE_BOS, B('S'),   B('O'),    B(0x80),    B(0xff)};
+    static const char *const parts[] = {"a", "b",    "c",    "ab", "ST", "OP",
+                                        "é", "\xc3", "\xa9", "x",  "😀"};
     static struct got got;
     static struct naive naive;
     uint32_t n_stopped = 0;
 
     for (int round = 0; round < 40000; round++) {
-        uint32_t ids[100], n = 1 + draw(100), n_stops = draw(4), narrow = 2 + draw(sizeof pool / sizeof pool[0] - 1);
+        uint32_t ids[100], n = 1 + draw(100), n_stops = draw(4),
+                           narrow = 2 + draw(sizeof pool / sizeof pool[0] - 1);
         char stops[3][8];
         int cut = (int)draw(2);
 
@@ -467,18 +485,19 @@ START_TEST(streamed_text_and_ids_are_those_of_the_whole_text)
         if (!got.stopped)
             flush(&got, cut);
         naive_run(&naive, ids, n, stops, n_stops);
-        ck_assert_int_eq(got.stopped, naive.stopped);
-        if (!naive.stopped && cut) { /* without an incomplete last character, which is 1 to 3 bytes */
+        MUST(got.stopped == naive.stopped);
+        if (!naive.stopped &&
+            cut) { /* without an incomplete last character, which is 1 to 3 bytes */
             for (uint32_t k = 3; k > 0; k--)
                 if (k <= naive.end && utf8_char(naive.text + naive.end - k, k) == UTF8_CUT) {
                     naive.end -= k;
                     break;
                 }
         }
-        ck_assert_uint_eq(got.n_bytes, naive.end);
-        ck_assert_mem_eq(got.text, naive.text, naive.end);
-        ck_assert_uint_eq(got.n_ids, naive.n_ids);
-        ck_assert_mem_eq(got.ids, ids, got.n_ids * sizeof *ids);
+        MUST(got.n_bytes == naive.end);
+        MUST(!memcmp(got.text, naive.text, naive.end));
+        MUST(got.n_ids == naive.n_ids);
+        MUST(!memcmp(got.ids, ids, got.n_ids * sizeof *ids));
         n_stopped += (uint32_t)got.stopped;
     }
     ck_assert_uint_gt(n_stopped, 5000); /* both kinds of round were many */
@@ -511,7 +530,8 @@ int main(void)
     tcase_add_test(tc, a_match_after_raw_bytes_delivers_them_first);
     tcase_add_test(tc, a_match_with_nothing_before_it_is_an_empty_last_piece);
     tcase_add_test(tc, a_control_token_before_a_match_counts_and_one_inside_does_not);
-    tcase_add_test(tc, endless_control_tokens_inside_a_begun_stop_string_stay_bounded_and_lose_nothing);
+    tcase_add_test(tc,
+                   endless_control_tokens_inside_a_begun_stop_string_stay_bounded_and_lose_nothing);
     tcase_add_test(tc, stop_strings_of_no_or_too_many_bytes_and_one_too_many_are_refused);
     tcase_add_test(tc, streamed_text_and_ids_are_those_of_the_whole_text);
     suite_add_tcase(suite, tc);

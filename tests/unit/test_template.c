@@ -8,13 +8,17 @@
 
 /* Templates as published models have them; SmolLM2's is the default model's own. */
 static const char smollm2[] =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
+    "'<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif "
+    "%}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 #define SMOLLM2_SYSTEM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 static const char chatml[] =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
+    "+ '<|im_end|>' + '\\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 static struct vocab *vocab;
@@ -22,9 +26,10 @@ static struct bpe *bpe;
 
 static void open_with(int add_bos)
 {
-    static const char *const merges[] = { "u s", "us e", "use r", "user Ċ", "a s", "Ċ Ċ", "h i", "Ċ h" };
-    struct tiny tiny = { .pre = "smollm", .merges = merges, .n_merges = 8, .add_bos = add_bos };
-    struct diag diag = { "" };
+    static const char *const merges[] = {"u s", "us e", "use r", "user Ċ",
+                                         "a s", "Ċ Ċ",  "h i",   "Ċ h"};
+    struct tiny tiny = {.pre = "smollm", .merges = merges, .n_merges = 8, .add_bos = add_bos};
+    struct diag diag = {""};
 
     vocab = fixture_vocab_new(&tiny);
     ck_assert_msg(bpe_new(&bpe, vocab, 256, &diag) == 0, "%s", diag.text);
@@ -44,15 +49,15 @@ static void teardown(void)
 static struct template *template_of(const char *source)
 {
     struct template *template = NULL;
-    struct diag diag = { "" };
+    struct diag diag = {""};
 
     ck_assert_msg(template_new(&template, source, vocab, &diag) == 0, "%s", diag.text);
     return template;
 }
 
 /*
- * The ids of a rendered chat, where \x10 stands for <|im_start|>, \x11 for <|im_end|> and \x12 for BOS: what lies between two of
- * them is tokenised as one text.
+ * The ids of a rendered chat, where \x10 stands for <|im_start|>, \x11 for <|im_end|> and \x12 for
+ * BOS: what lies between two of them is tokenised as one text.
  */
 static uint32_t ids_of(const char *rendered, uint32_t *ids)
 {
@@ -65,14 +70,17 @@ static uint32_t ids_of(const char *rendered, uint32_t *ids)
         rendered += text;
         if (*rendered) {
             ck_assert_uint_lt(n, IDS_MAX);
-            ids[n++] = *rendered == '\x10' ? FIXTURE_START : *rendered == '\x11' ? FIXTURE_END : FIXTURE_BOS;
+            ids[n++] = *rendered == '\x10'   ? FIXTURE_START
+                       : *rendered == '\x11' ? FIXTURE_END
+                                             : FIXTURE_BOS;
             rendered++;
         }
     }
     return n;
 }
 
-static void expect_chat(const struct template *template, const struct message *messages, uint32_t n, const char *rendered)
+static void expect_chat(const struct template *template, const struct message *messages, uint32_t n,
+                        const char *rendered)
 {
     uint32_t ids[IDS_MAX], expect[IDS_MAX], n_ids = 0, n_expect = ids_of(rendered, expect);
 
@@ -83,22 +91,30 @@ static void expect_chat(const struct template *template, const struct message *m
 
 static struct message say(uint32_t role, const char *text)
 {
-    return (struct message){ role, (const uint8_t *)text, strlen(text) };
+    return (struct message){role, (const uint8_t *)text, strlen(text)};
 }
 
 START_TEST(a_chat_gets_the_default_system_message_unless_it_begins_with_one)
 {
     struct template *template = template_of(smollm2);
-    struct message user[] = { say(1, "hi") };
-    struct message both[] = { say(0, "Be brief."), say(1, "hi") };
-    struct message late[] = { say(1, "hi"), say(0, "Be brief.") };
-    struct message empty[] = { say(0, ""), say(1, "") };
+    struct message user[] = {say(1, "hi")};
+    struct message both[] = {say(0, "Be brief."), say(1, "hi")};
+    struct message late[] = {say(1, "hi"), say(0, "Be brief.")};
+    struct message empty[] = {say(0, ""), say(1, "")};
 
-    expect_chat(template, user, 1, "\x10system\n" SMOLLM2_SYSTEM "\x11\n\x10user\nhi\x11\n\x10" "assistant\n");
-    expect_chat(template, both, 2, "\x10system\nBe brief.\x11\n\x10user\nhi\x11\n\x10" "assistant\n");
-    expect_chat(template, late, 2, "\x10system\n" SMOLLM2_SYSTEM "\x11\n\x10user\nhi\x11\n\x10system\nBe brief.\x11\n\x10"
-                                   "assistant\n");
-    expect_chat(template, empty, 2, "\x10system\n\x11\n\x10user\n\x11\n\x10" "assistant\n");
+    expect_chat(template, user, 1,
+                "\x10system\n" SMOLLM2_SYSTEM "\x11\n\x10user\nhi\x11\n\x10"
+                "assistant\n");
+    expect_chat(template, both, 2,
+                "\x10system\nBe brief.\x11\n\x10user\nhi\x11\n\x10"
+                "assistant\n");
+    expect_chat(template, late, 2,
+                "\x10system\n" SMOLLM2_SYSTEM
+                "\x11\n\x10user\nhi\x11\n\x10system\nBe brief.\x11\n\x10"
+                "assistant\n");
+    expect_chat(template, empty, 2,
+                "\x10system\n\x11\n\x10user\n\x11\n\x10"
+                "assistant\n");
     template_free(template);
 }
 END_TEST
@@ -106,15 +122,20 @@ END_TEST
 START_TEST(plain_chatml_adds_no_system_message_and_passes_every_role_through)
 {
     struct template *template = template_of(chatml);
-    struct message all[] = { say(1, "hi"), say(2, "Yes?"), say(3, "{}"), say(0, "x"), say(1, "\n\nhi") };
+    struct message all[] = {say(1, "hi"), say(2, "Yes?"), say(3, "{}"), say(0, "x"),
+                            say(1, "\n\nhi")};
 
-    expect_chat(template, all, 5, "\x10user\nhi\x11\n\x10" "assistant\nYes?\x11\n\x10tool\n{}\x11\n\x10system\nx\x11\n\x10user\n"
-                                  "\n\nhi\x11\n\x10" "assistant\n");
+    expect_chat(template, all, 5,
+                "\x10user\nhi\x11\n\x10"
+                "assistant\nYes?\x11\n\x10tool\n{}\x11\n\x10system\nx\x11\n\x10user\n"
+                "\n\nhi\x11\n\x10"
+                "assistant\n");
     template_free(template);
 }
 END_TEST
 
-/* Merged by hand: after the role's line end, "\nhi" is the words "\n" and "hi"; "user" merges first. */
+/* Merged by hand: after the role's line end, "\nhi" is the words "\n" and "hi"; "user" merges
+ * first. */
 START_TEST(role_and_content_are_tokenised_as_one_text)
 {
     struct template *template = template_of(chatml);
@@ -124,7 +145,8 @@ START_TEST(role_and_content_are_tokenised_as_one_text)
     ck_assert_int_eq(template_encode(template, bpe, &message, 1, ids, &n_ids, 64), 0);
     ck_assert_uint_eq(ids[0], FIXTURE_START);
     ck_assert_uint_eq(ids[1], FIXTURE_MERGED + 2); /* user */
-    /* "\n\nhi": white space before a word leaves its last character to it, but only a space joins the word */
+    /* "\n\nhi": white space before a word leaves its last character to it, but only a space joins
+     * the word */
     ck_assert_uint_eq(ids[2], FIXTURE_BYTE + '\n');
     ck_assert_uint_eq(ids[3], FIXTURE_BYTE + '\n');
     ck_assert_uint_eq(ids[4], FIXTURE_MERGED + 6); /* hi */
@@ -150,31 +172,42 @@ START_TEST(control_token_text_in_content_stays_text)
 }
 END_TEST
 
-/* Jinja (jinja2 3.1.6 with trim_blocks and lstrip_blocks) renders each of these as it renders `chatml`. */
+/* Jinja (jinja2 3.1.6 with trim_blocks and lstrip_blocks) renders each of these as it renders
+ * `chatml`. */
 START_TEST(other_spellings_of_chatml_are_the_same)
 {
     static const char *const same[] = {
         /* double quotes, attributes, literals cut elsewhere */
-        "{%for message in messages%}{{\"<|im_start|>\"+message.role+\"\n\"+message.content + \"<|im_end|>\n\"}}"
-        "{%  endfor  %}{% if add_generation_prompt %}{{ \"<|im_start|>\" + 'assistant\\n' }}{% endif %}",
+        "{%for message in messages%}{{\"<|im_start|>\"+message.role+\"\n\"+message.content + "
+        "\"<|im_end|>\n\"}}"
+        "{%  endfor  %}{% if add_generation_prompt %}{{ \"<|im_start|>\" + 'assistant\\n' }}{% "
+        "endif %}",
         /* text outside of tags; block tags on lines of their own write nothing */
-        "{# ChatML #}\n{% for message in messages %}\n<|im_start|>{{ message['role'] }}\n{{ message[\"content\"] }}<|im_end|>\n"
+        "{# ChatML #}\n{% for message in messages %}\n<|im_start|>{{ message['role'] }}\n{{ "
+        "message[\"content\"] }}<|im_end|>\n"
         "  {% endfor %}\n{% if add_generation_prompt %}\n<|im_start|>assistant\n{% endif %}\n",
         /* white space control */
-        "{%- for message in messages -%}\n  {{- '<|im_start|>' + message['role'] + '\n' -}}\n  {{- message['content'] -}}\n"
-        "  {{- '<|im_end|>\n' -}}\n{%- endfor -%}\n\n{%- if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\n' -}}\n"
+        "{%- for message in messages -%}\n  {{- '<|im_start|>' + message['role'] + '\n' -}}\n  {{- "
+        "message['content'] -}}\n"
+        "  {{- '<|im_end|>\n' -}}\n{%- endfor -%}\n\n{%- if add_generation_prompt -%}\n  {{- "
+        "'<|im_start|>assistant\n' -}}\n"
         "{%- endif -%}\n  ",
         /* the guard of old environments */
-        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% "
+        "endif %}"
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n'}}"
         "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     };
-    struct message chat[] = { say(1, "hi"), say(2, "\n"), say(1, "") };
+    struct message chat[] = {say(1, "hi"), say(2, "\n"), say(1, "")};
 
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         struct template *template = template_of(same[i]);
 
-        expect_chat(template, chat, 3, "\x10user\nhi\x11\n\x10" "assistant\n\n\x11\n\x10user\n\x11\n\x10" "assistant\n");
+        expect_chat(template, chat, 3,
+                    "\x10user\nhi\x11\n\x10"
+                    "assistant\n\n\x11\n\x10user\n\x11\n\x10"
+                    "assistant\n");
         template_free(template);
     }
 }
@@ -182,44 +215,73 @@ END_TEST
 
 START_TEST(a_template_that_is_not_chatml_is_refused_with_its_first_line)
 {
-    static const char message[] = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}";
+    static const char message[] =
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}";
     static const char *const others[] = {
         "",
         "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]",
-        "{% for message in messages %}%s{% endfor %}",                     /* no generation prompt */
-        "{% for message in messages %}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}",
-        "{% for message in messages %}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}x",
-        "{% for message in messages %}x%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "{% for message in messages %} {{ '' }}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "{% for message in messages[1:] %}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "{% for message in messages %}%s{% endfor %}{% if not add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] | trim + '<|im_end|>' + "
-        "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %}%s{% endfor %}", /* no generation prompt */
+        "{% for message in messages %}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant' }}{% endif %}",
+        "{% for message in messages %}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}x",
+        "{% for message in messages %}x%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %} {{ '' }}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages[1:] %}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %}%s{% endfor %}{% if not add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] | trim + '<|im_end|>' + "
+        "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif "
+        "%}",
         /* a default system message with a control token in it, and one that is not a literal */
-        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
-        "x<|im_end|>y<|im_end|>\n' }}{% endif %}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n'"
-        " + system + '<|im_end|>\n' }}{% endif %}%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
+        "'<|im_start|>system\n"
+        "x<|im_end|>y<|im_end|>\n' }}{% endif %}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
+        "'<|im_start|>system\n'"
+        " + system + '<|im_end|>\n' }}{% endif %}%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
         /* tags and literals that do not end */
-        "{", "{%", "{{", "{#", "{{ 'a", "{{ 'a\\", "{{ '\\x41' }}", "{% for message in messages", "{{ a -", "{{ a }", "a\x01" "b", "{{ '\x02' }}", "a\r\n",
-        "{% for message in messages % }%s{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{",
+        "{%",
+        "{{",
+        "{#",
+        "{{ 'a",
+        "{{ 'a\\",
+        "{{ '\\x41' }}",
+        "{% for message in messages",
+        "{{ a -",
+        "{{ a }",
+        "a\x01"
+        "b",
+        "{{ '\x02' }}",
+        "a\r\n",
+        "{% for message in messages % }%s{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}",
     };
 
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char source[1024], first[1024];
         const char *hole = strstr(others[i], "%s{% endfor");
         struct template *template = NULL;
-        struct diag diag = { "" };
+        struct diag diag = {""};
 
         if (hole)
-            snprintf(source, sizeof source, "%.*s%s%s", (int)(hole - others[i]), others[i], message, hole + 2);
+            snprintf(source, sizeof source, "%.*s%s%s", (int)(hole - others[i]), others[i], message,
+                     hole + 2);
         else
             snprintf(source, sizeof source, "%s", others[i]);
         snprintf(first, 40, "%.*s", (int)strcspn(source, "\r\n"), source);
         for (char *c = first; *c; c++)
             if ((unsigned char)*c < 0x20)
                 *c = '?'; /* as diag_set() does */
-        ck_assert_msg(template_new(&template, source, vocab, &diag) == -ENOTSUP, "template %zu was taken", i);
+        ck_assert_msg(template_new(&template, source, vocab, &diag) == -ENOTSUP,
+                      "template %zu was taken", i);
         ck_assert_ptr_null(template);
         ck_assert_msg(strstr(diag.text, first) != NULL, "'%s' lacks '%s'", diag.text, first);
     }
@@ -230,7 +292,7 @@ START_TEST(a_template_over_the_limit_is_refused)
 {
     char *source = malloc(TEMPLATE_BYTES_MAX + 64);
     struct template *template = NULL;
-    struct diag diag = { "" };
+    struct diag diag = {""};
 
     ck_assert_ptr_nonnull(source);
     memset(source, ' ', TEMPLATE_BYTES_MAX + 1);
@@ -246,7 +308,7 @@ END_TEST
 START_TEST(no_message_and_an_unknown_role_are_refused)
 {
     struct template *template = template_of(chatml);
-    struct message messages[] = { say(1, "hi"), say(4, "hi") };
+    struct message messages[] = {say(1, "hi"), say(4, "hi")};
     uint32_t ids[64], n_ids = 5;
 
     ck_assert_int_eq(template_encode(template, bpe, messages, 0, ids, &n_ids, 64), -EINVAL);
@@ -263,7 +325,7 @@ START_TEST(the_length_of_each_content_is_limited_and_its_head_is_not_counted)
 {
     struct template *template = template_of(chatml);
     char text[257];
-    struct message message = { 1, (const uint8_t *)text, 256 };
+    struct message message = {1, (const uint8_t *)text, 256};
     uint32_t ids[512], n_ids = 0;
 
     memset(text, 'x', sizeof text);
@@ -279,7 +341,7 @@ END_TEST
 START_TEST(more_ids_than_fit_are_counted_whole_and_not_written)
 {
     struct template *template = template_of(smollm2);
-    struct message chat[] = { say(1, "hi"), say(2, "yes"), say(1, "no") };
+    struct message chat[] = {say(1, "hi"), say(2, "yes"), say(1, "no")};
     uint32_t ids[IDS_MAX], few[IDS_MAX], n_ids = 0;
 
     ck_assert_int_eq(template_encode(template, bpe, chat, 3, ids, &n_ids, IDS_MAX), 0);
@@ -305,7 +367,7 @@ START_TEST(exactly_one_bos_comes_first_whoever_writes_it)
     for (int adds = 0; adds < 2; adds++) {
         for (int writes = 0; writes < 2; writes++) {
             for (int caller = 0; caller < 2; caller++) {
-                uint32_t ids[64] = { FIXTURE_BOS }, n_ids = (uint32_t)caller, n_bos = 0;
+                uint32_t ids[64] = {FIXTURE_BOS}, n_ids = (uint32_t)caller, n_bos = 0;
                 struct template *template;
 
                 teardown();
@@ -325,10 +387,10 @@ END_TEST
 
 START_TEST(chatml_with_a_vocabulary_that_lacks_its_control_tokens_is_refused)
 {
-    static const char *const tokens[] = { "<|im_start|>", "a" };
-    static const int32_t kinds[] = { 3, 1 };
-    struct fixture f = { 0 };
-    struct diag diag = { "" };
+    static const char *const tokens[] = {"<|im_start|>", "a"};
+    static const int32_t kinds[] = {3, 1};
+    struct fixture f = {0};
+    struct diag diag = {""};
     struct gguf *gguf;
     struct vocab *bare;
     struct template *template = NULL;
@@ -350,10 +412,10 @@ END_TEST
 
 START_TEST(a_byte_without_token_in_content_is_refused)
 {
-    struct tiny tiny = { .pre = "smollm", .without_byte = 4 };
-    struct message messages[] = { say(1, "hi"), say(1, "a\x04") };
+    struct tiny tiny = {.pre = "smollm", .without_byte = 4};
+    struct message messages[] = {say(1, "hi"), say(1, "a\x04")};
     struct template *template;
-    struct diag diag = { "" };
+    struct diag diag = {""};
     uint32_t ids[64], n_ids = 1;
 
     teardown();

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Token ids with the default model's own vocabulary against Hugging Face tokenizers (tests/data/tokens.json, made by
- * tests/tools/make_tokens.py). Without the model file, which is not part of the sources, all is skipped and said.
+ * Token ids with the default model's own vocabulary against Hugging Face tokenizers
+ * (tests/data/tokens.json, made by tests/tools/make_tokens.py). Without the model file, which is
+ * not part of the sources, all is skipped and said.
  */
 #include <check.h>
 #include <jansson.h>
 #include "runtime/text/template.h"
 
 #define FILE_NAME "SmolLM2-135M-Instruct.Q4_1.gguf"
-#define IDS_MAX 4096u
+#define IDS_MAX   4096u
 
 static char model_path[1024];
 static struct gguf *gguf;
@@ -19,7 +20,8 @@ static json_t *data;
 /* TOKENRING_MODEL, else where tools/fetch-model puts it. */
 static int model_find(void)
 {
-    const char *given = getenv("TOKENRING_MODEL"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *given = getenv("TOKENRING_MODEL"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
     FILE *file;
 
     if (given && *given)
@@ -27,7 +29,8 @@ static int model_find(void)
     else if (cache && *cache)
         snprintf(model_path, sizeof model_path, "%s/tokenring/models/" FILE_NAME, cache);
     else
-        snprintf(model_path, sizeof model_path, "%s/.cache/tokenring/models/" FILE_NAME, home ? home : "");
+        snprintf(model_path, sizeof model_path, "%s/.cache/tokenring/models/" FILE_NAME,
+                 home ? home : "");
     file = fopen(model_path, "rb");
     if (!file)
         return 0;
@@ -37,7 +40,7 @@ static int model_find(void)
 
 static void setup(void)
 {
-    struct diag diag = { "" };
+    struct diag diag = {""};
     json_error_t error;
 
     ck_assert_msg(gguf_open(&gguf, model_path, &diag) == 0, "%s", diag.text);
@@ -57,10 +60,12 @@ static void teardown(void)
 
 static void expect_ids(size_t entry, const uint32_t *ids, uint32_t n_ids, const json_t *expect)
 {
-    ck_assert_msg(n_ids == json_array_size(expect), "entry %zu: %u ids, expected %zu", entry, n_ids, json_array_size(expect));
+    ck_assert_msg(n_ids == json_array_size(expect), "entry %zu: %u ids, expected %zu", entry, n_ids,
+                  json_array_size(expect));
     for (size_t i = 0; i < n_ids; i++)
-        ck_assert_msg(ids[i] == json_integer_value(json_array_get(expect, i)), "entry %zu: id %zu is %u, expected %d", entry,
-                      i, ids[i], (int)json_integer_value(json_array_get(expect, i)));
+        ck_assert_msg(ids[i] == json_integer_value(json_array_get(expect, i)),
+                      "entry %zu: id %zu is %u, expected %d", entry, i, ids[i],
+                      (int)json_integer_value(json_array_get(expect, i)));
 }
 
 START_TEST(ids_of_texts_are_those_of_the_reference_and_decode_to_the_text)
@@ -93,10 +98,10 @@ END_TEST
 
 START_TEST(ids_of_chats_are_those_of_the_reference)
 {
-    static const char *const roles[] = { "system", "user", "assistant", "tool" };
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
     const json_t *chats = json_object_get(data, "chats");
     struct template *template = NULL;
-    struct diag diag = { "" };
+    struct diag diag = {""};
     struct gguf_str source;
     char *text;
     json_t *entry, *item;
@@ -120,12 +125,15 @@ START_TEST(ids_of_chats_are_those_of_the_reference)
             const json_t *content = json_object_get(item, "content");
             const char *role = json_string_value(json_object_get(item, "role"));
 
-            messages[k] = (struct message){ 0, (const uint8_t *)json_string_value(content), json_string_length(content) };
+            messages[k] = (struct message){0, (const uint8_t *)json_string_value(content),
+                                           json_string_length(content)};
             while (messages[k].role < 4 && strcmp(roles[messages[k].role], role) != 0)
                 messages[k].role++;
             ck_assert_uint_lt(messages[k].role, 4);
         }
-        ck_assert_int_eq(template_encode(template, bpe, messages, (uint32_t)json_array_size(given), ids, &n_ids, IDS_MAX), 0);
+        ck_assert_int_eq(template_encode(template, bpe, messages, (uint32_t)json_array_size(given),
+                                         ids, &n_ids, IDS_MAX),
+                         0);
         expect_ids(i, ids, n_ids, json_object_get(entry, "ids"));
     }
     template_free(template);

@@ -3,12 +3,12 @@
 #include <errno.h>
 #include "tests/unit/vocab_fixture.h"
 
-static const char *const merges[] = { "h e", "l l", "he ll", "hell o", "Ġ t" };
+static const char *const merges[] = {"h e", "l l", "he ll", "hell o", "Ġ t"};
 #define N_MERGES (sizeof merges / sizeof merges[0])
 
 static struct tiny plain(void)
 {
-    return (struct tiny){ .pre = "smollm", .merges = merges, .n_merges = N_MERGES };
+    return (struct tiny){.pre = "smollm", .merges = merges, .n_merges = N_MERGES};
 }
 
 static void expect_bytes(const struct vocab *v, uint32_t id, const char *text, size_t n)
@@ -35,14 +35,16 @@ START_TEST(every_byte_has_a_token_that_decodes_to_it)
 }
 END_TEST
 
-/* Characters and bytes from the table that GPT-2 publishes: space is Ġ (U+0120), line feed Ċ (U+010A). */
+/* Characters and bytes from the table that GPT-2 publishes: space is Ġ (U+0120), line feed Ċ
+ * (U+010A). */
 START_TEST(stand_in_characters_decode_as_gpt2_publishes_them)
 {
-    static const char *const tokens[] = { "Ġ", "Ċ", "ĉ", "č", "Ā", "Ń", "ÿ", "é", "!", "Ãī", "æĹ¥" };
-    static const char *const bytes[] = { " ", "\n", "\t", "\r", "\0", "\xad", "\xff", "\xe9", "!", "É", "日" };
+    static const char *const tokens[] = {"Ġ", "Ċ", "ĉ", "č", "Ā", "Ń", "ÿ", "é", "!", "Ãī", "æĹ¥"};
+    static const char *const bytes[] = {" ",    "\n",   "\t", "\r", "\0", "\xad",
+                                        "\xff", "\xe9", "!",  "É",  "日"};
     int32_t kinds[11];
-    struct fixture f = { 0 };
-    struct diag diag = { "" };
+    struct fixture f = {0};
+    struct diag diag = {""};
     struct gguf *gguf;
     struct vocab *v;
 
@@ -69,7 +71,7 @@ END_TEST
 
 START_TEST(control_and_unused_tokens_have_no_bytes_and_user_defined_ones_have_their_text)
 {
-    static const char *const user[] = { "<tool>", "  " };
+    static const char *const user[] = {"<tool>", "  "};
     struct tiny tiny = plain();
     struct vocab *v;
 
@@ -111,11 +113,13 @@ END_TEST
 
 START_TEST(the_end_of_generation_is_what_the_file_names_and_what_control_tokens_say)
 {
-    static const char *const tokens[] = { "<|endoftext|>", "a", "b", "<|im_end|>", "<|eot_id|>", "<|x|>" };
-    static const int32_t kinds[] = { 3, 1, 1, 1, 3, 3 };
-    static const int ends[] = { 1, 0, 1, 0, 1, 0 }; /* token 2 by its key; token 3 is an ordinary token */
-    struct fixture f = { 0 };
-    struct diag diag = { "" };
+    static const char *const tokens[] = {"<|endoftext|>", "a",          "b",
+                                         "<|im_end|>",    "<|eot_id|>", "<|x|>"};
+    static const int32_t kinds[] = {3, 1, 1, 1, 3, 3};
+    static const int ends[] = {1, 0, 1,
+                               0, 1, 0}; /* token 2 by its key; token 3 is an ordinary token */
+    struct fixture f = {0};
+    struct diag diag = {""};
     struct gguf *gguf;
     struct vocab *v;
 
@@ -142,9 +146,9 @@ START_TEST(bos_is_added_when_the_file_says_so_and_by_llama_3_unless_it_says_no)
         int add;
         uint32_t bos;
     } cases[] = {
-        { "smollm", 0, VOCAB_NONE },      { "smollm", 1, FIXTURE_BOS },  { "smollm", -1, VOCAB_NONE },
-        { "gpt2", -1, VOCAB_NONE },       { "llama-bpe", -1, FIXTURE_BOS }, { "llama3", 1, FIXTURE_BOS },
-        { "llama-v3", 0, VOCAB_NONE },
+        {"smollm", 0, VOCAB_NONE},   {"smollm", 1, FIXTURE_BOS},     {"smollm", -1, VOCAB_NONE},
+        {"gpt2", -1, VOCAB_NONE},    {"llama-bpe", -1, FIXTURE_BOS}, {"llama3", 1, FIXTURE_BOS},
+        {"llama-v3", 0, VOCAB_NONE},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -161,7 +165,7 @@ START_TEST(bos_is_added_when_the_file_says_so_and_by_llama_3_unless_it_says_no)
 }
 END_TEST
 
-/* ---- refusals: one valid set of keys, one of them changed ------------------------------------------ */
+/* ---- refusals: one valid set of keys, one of them changed ----------------------------- */
 
 struct lie {
     const char *model, *pre;
@@ -176,14 +180,21 @@ struct lie {
 };
 
 static const struct lie truth = {
-    .model = "gpt2", .pre = "smollm",
-    .tokens = { "<|im_end|>", "a", "b", "ab", "c", "bc" }, .kinds = { 3, 1, 1, 1, 1, 1 },
-    .n_tokens = 6, .n_kinds = 6, .merges = { "a b", "b c" }, .n_merges = 2, .eos = 0, .bos = -1,
+    .model = "gpt2",
+    .pre = "smollm",
+    .tokens = {"<|im_end|>", "a", "b", "ab", "c", "bc"},
+    .kinds = {3, 1, 1, 1, 1, 1},
+    .n_tokens = 6,
+    .n_kinds = 6,
+    .merges = {"a b", "b c"},
+    .n_merges = 2,
+    .eos = 0,
+    .bos = -1,
 };
 
 static int lie_open(const struct lie *lie, struct diag *diag)
 {
-    struct fixture f = { 0 };
+    struct fixture f = {0};
     struct gguf *gguf;
     struct vocab *v = NULL;
     int err;
@@ -220,21 +231,22 @@ static int lie_open(const struct lie *lie, struct diag *diag)
 }
 
 /* Opens what `change` makes of the truth and expects a refusal that says all of `says`. */
-#define EXPECT_REFUSED(change, ...)                                                                                   \
-    do {                                                                                                              \
-        struct lie lie = truth;                                                                                       \
-        const char *const says[] = { __VA_ARGS__ };                                                                   \
-        struct diag told = { "" };                                                                                    \
-        change;                                                                                                       \
-        ck_assert_int_eq(lie_open(&lie, &told), -EINVAL);                                                             \
-        for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)                                                     \
-            ck_assert_msg(strstr(told.text, says[i]) != NULL, "'%s' lacks '%s'", told.text, says[i]);                 \
+#define EXPECT_REFUSED(change, ...)                                                                \
+    do {                                                                                           \
+        struct lie lie = truth;                                                                    \
+        const char *const says[] = {__VA_ARGS__};                                                  \
+        struct diag told = {""};                                                                   \
+        change;                                                                                    \
+        ck_assert_int_eq(lie_open(&lie, &told), -EINVAL);                                          \
+        for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)                                  \
+            ck_assert_msg(strstr(told.text, says[i]) != NULL, "'%s' lacks '%s'", told.text,        \
+                          says[i]);                                                                \
     } while (0)
 
 START_TEST(the_truth_that_the_refusals_change_is_accepted)
 {
     struct lie lie = truth;
-    struct diag diag = { "" };
+    struct diag diag = {""};
 
     ck_assert_msg(lie_open(&lie, &diag) == 0, "%s", diag.text);
     lie.scores = 6;
@@ -270,7 +282,7 @@ START_TEST(malformed_tokens_are_refused_by_their_number)
     static char huge[VOCAB_TOKEN_BYTES_MAX + 2], largest[VOCAB_TOKEN_BYTES_MAX + 1];
     static char wide[4 * VOCAB_TOKEN_BYTES_MAX + 3];
     struct lie fits = truth;
-    struct diag diag = { "" };
+    struct diag diag = {""};
 
     memset(huge, 'x', sizeof huge - 1);
     memset(largest, 'x', sizeof largest - 1);
@@ -281,7 +293,8 @@ START_TEST(malformed_tokens_are_refused_by_their_number)
     EXPECT_REFUSED(lie.tokens[4] = "\xc4", "token 4", "byte alphabet");
     EXPECT_REFUSED(lie.tokens[4] = "\xc4x", "token 4", "byte alphabet");
     EXPECT_REFUSED(lie.tokens[4] = "\xc1\x81", "token 4", "byte alphabet"); /* 'A', overlong */
-    EXPECT_REFUSED(lie.tokens[4] = "Ņ", "token 4", "byte alphabet");        /* U+0145, one after the last */
+    EXPECT_REFUSED(lie.tokens[4] = "Ņ", "token 4",
+                   "byte alphabet"); /* U+0145, one after the last */
     EXPECT_REFUSED(lie.tokens[4] = "\n", "token 4", "byte alphabet");
     EXPECT_REFUSED(lie.tokens[4] = "", "token 4", "0 bytes");
     EXPECT_REFUSED(lie.tokens[4] = huge, "token 4", "too long");
@@ -312,10 +325,12 @@ START_TEST(malformed_merges_are_refused_by_their_number)
     EXPECT_REFUSED(lie.merges[1] = "b 日", "merge 1", "byte alphabet");
     EXPECT_REFUSED(lie.merges[1] = "b d", "merge 1", "not in the vocabulary");
     EXPECT_REFUSED(lie.merges[1] = "d c", "merge 1", "not in the vocabulary");
-    EXPECT_REFUSED(lie.merges[1] = "c b", "merge 1", "not in the vocabulary"); /* "cb" is no token */
+    EXPECT_REFUSED(lie.merges[1] = "c b", "merge 1",
+                   "not in the vocabulary"); /* "cb" is no token */
     EXPECT_REFUSED(lie.merges[1] = "a b", "merge 1", "twice");
     EXPECT_REFUSED(lie.merges[1] = huge, "merge 1", "too long");
-    EXPECT_REFUSED(lie.kinds[5] = 3, "merge 1", "not in the vocabulary"); /* merges never make a control token */
+    EXPECT_REFUSED(lie.kinds[5] = 3, "merge 1",
+                   "not in the vocabulary"); /* merges never make a control token */
 }
 END_TEST
 
@@ -336,8 +351,8 @@ START_TEST(more_user_defined_tokens_than_the_limit_are_refused)
 
     for (size_t over = 0; over < 2; over++) {
         size_t n = VOCAB_USER_TOKENS_MAX + over;
-        struct fixture f = { 0 };
-        struct diag diag = { "" };
+        struct fixture f = {0};
+        struct diag diag = {""};
         struct gguf *gguf;
         struct vocab *v = NULL;
 
@@ -369,7 +384,8 @@ int main(void)
 
     tcase_add_test(tc, every_byte_has_a_token_that_decodes_to_it);
     tcase_add_test(tc, stand_in_characters_decode_as_gpt2_publishes_them);
-    tcase_add_test(tc, control_and_unused_tokens_have_no_bytes_and_user_defined_ones_have_their_text);
+    tcase_add_test(tc,
+                   control_and_unused_tokens_have_no_bytes_and_user_defined_ones_have_their_text);
     tcase_add_test(tc, a_control_token_is_found_by_its_whole_text_and_others_are_not);
     tcase_add_test(tc, the_end_of_generation_is_what_the_file_names_and_what_control_tokens_say);
     tcase_add_test(tc, bos_is_added_when_the_file_says_so_and_by_llama_3_unless_it_says_no);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vocab_fixture.h - tiny vocabularies for the tests of text/: the metadata part of a GGUF file, written into a memfd.
+ * vocab_fixture.h - tiny vocabularies for the tests of text/: the metadata part of a GGUF file,
+ * written into a memfd.
  *
  * Layout: GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
@@ -76,7 +77,8 @@ static inline void fixture_add_str(struct fixture *f, const char *key, const cha
     fixture_text(f, text, strlen(text));
 }
 
-static inline void fixture_add_strs(struct fixture *f, const char *key, const char *const *texts, size_t n)
+static inline void fixture_add_strs(struct fixture *f, const char *key, const char *const *texts,
+                                    size_t n)
 {
     fixture_key(f, key, GGUF_ARRAY);
     fixture_u32(f, GGUF_STRING);
@@ -85,7 +87,8 @@ static inline void fixture_add_strs(struct fixture *f, const char *key, const ch
         fixture_text(f, texts[i], strlen(texts[i]));
 }
 
-static inline void fixture_add_i32s(struct fixture *f, const char *key, const int32_t *values, size_t n)
+static inline void fixture_add_i32s(struct fixture *f, const char *key, const int32_t *values,
+                                    size_t n)
 {
     fixture_key(f, key, GGUF_ARRAY);
     fixture_u32(f, GGUF_I32);
@@ -111,13 +114,15 @@ static inline int fixture_open(struct fixture *f, struct gguf **ret_gguf, struct
     return err;
 }
 
-/* ---- a whole vocabulary --------------------------------------------------------------------------- */
+/* ---- a whole vocabulary --------------------------------------------------------------- */
 
-#define FIXTURE_START 0u  /* <|im_start|> */
-#define FIXTURE_END 1u    /* <|im_end|>, the file's EOS */
-#define FIXTURE_BOS 2u    /* <s>, a control token */
+#define FIXTURE_START  0u /* <|im_start|> */
+#define FIXTURE_END    1u /* <|im_end|>, the file's EOS */
+#define FIXTURE_BOS    2u /* <s>, a control token */
 #define FIXTURE_UNUSED 3u /* token type 5 */
-#define FIXTURE_BYTE 4u   /* FIXTURE_BYTE + b is byte b's token; results of merges follow, then user-defined tokens */
+#define FIXTURE_BYTE                                                                               \
+    4u /* FIXTURE_BYTE + b is byte b's token; results of merges follow, then user-defined tokens   \
+        */
 #define FIXTURE_MERGED 260u
 #define FIXTURE_TOKENS 512u
 
@@ -127,7 +132,8 @@ struct tiny {
     size_t n_merges;
     const char *const *user;
     size_t n_user;
-    int without_byte; /* 0: all bytes have tokens; else this one has none (its place is taken by an unused token) */
+    int without_byte; /* 0: all bytes have tokens; else this one has none (its place is taken by an
+                         unused token) */
     int add_bos;      /* -1: the key is left out */
 };
 
@@ -140,7 +146,8 @@ static inline void fixture_char(char *out, unsigned c)
         snprintf(out, 4, "%c%c", (int)(0xc0 | c >> 6), (int)(0x80 | (c & 0x3f)));
 }
 
-/* GPT-2's stand-in for a byte: printable Latin-1 stays, the others are U+0100 and up in their order. */
+/* GPT-2's stand-in for a byte: printable Latin-1 stays, the others are U+0100 and up in their
+ * order. */
 static inline void fixture_byte(char *out, unsigned byte)
 {
     unsigned moved = 256;
@@ -159,7 +166,7 @@ static inline void fixture_vocab(struct fixture *f, const struct tiny *tiny)
 {
     static char texts[FIXTURE_TOKENS][80];
     const char *tokens[FIXTURE_TOKENS];
-    int32_t kinds[FIXTURE_TOKENS] = { 3, 3, 3, 5 };
+    int32_t kinds[FIXTURE_TOKENS] = {3, 3, 3, 5};
     size_t n = FIXTURE_BYTE;
 
     strcpy(texts[FIXTURE_START], "<|im_start|>");
@@ -173,7 +180,8 @@ static inline void fixture_vocab(struct fixture *f, const struct tiny *tiny)
     for (size_t i = 0; i < tiny->n_merges; i++, n++) {
         const char *space = strchr(tiny->merges[i], ' ');
 
-        snprintf(texts[n], sizeof texts[n], "%.*s%s", (int)(space - tiny->merges[i]), tiny->merges[i], space + 1);
+        snprintf(texts[n], sizeof texts[n], "%.*s%s", (int)(space - tiny->merges[i]),
+                 tiny->merges[i], space + 1);
         kinds[n] = 1;
     }
     for (size_t i = 0; i < tiny->n_user; i++, n++) {
@@ -196,8 +204,8 @@ static inline void fixture_vocab(struct fixture *f, const struct tiny *tiny)
 
 static inline struct vocab *fixture_vocab_new(const struct tiny *tiny)
 {
-    struct fixture f = { 0 };
-    struct diag diag = { "" };
+    struct fixture f = {0};
+    struct diag diag = {""};
     struct gguf *gguf = NULL;
     struct vocab *vocab = NULL;
 
