@@ -77,7 +77,8 @@ static size_t utf8_length(const uint8_t *text, size_t len, size_t *ret_bad)
 
 void json_text(FILE *out, const char *text, size_t len)
 {
-    const uint8_t *at = (const uint8_t *)text, *end = at + len;
+    /* An empty text may be NULL. */
+    const uint8_t *at = (const uint8_t *)(len ? text : ""), *end = at + len;
 
     fputc('"', out);
     while (at < end) {
