@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.c - speed of the CPU kernels at the default model's shapes: bench_kernels [THREADS] [VARIANT]
+ * kernels.c - speed of the CPU kernels at the default model's shapes.
+ *
+ * bench_kernels [THREADS] [VARIANT]
  *
  * One pass is every matrix of the model once (SmolLM2-135M: 30 layers Q4_1, head Q8_0, 96 MB), each
  * thread its share of the row groups, as a step of the engine would do it but without the rest.
@@ -37,8 +39,8 @@ struct bench {
     uint8_t *weights;
     uint16_t *pages; /* K and V pages of one sequence in all layers */
     struct quant_rows x576, x1536;
-    float *y;        /* [N_MAX][HEAD_ROWS] */
-    uint32_t n;      /* activation rows */
+    float *y;   /* [N_MAX][HEAD_ROWS] */
+    uint32_t n; /* activation rows */
 };
 
 static size_t matrix_bytes(const struct packed_matrix *w)
@@ -87,7 +89,8 @@ static void bench_init(struct bench *b)
         b->weight_bytes += matrix_bytes(&b->matrices[i]);
     }
     b->weights = next = allocated(huge_alloc(b->weight_bytes));
-    memset(b->weights, 0x2c, b->weight_bytes); /* as a half: 0.065; values do not change the speed */
+    /* As a half 0.065: values do not change the speed, unless they are subnormal. */
+    memset(b->weights, 0x2c, b->weight_bytes);
     for (unsigned i = 0; i < N_MATRICES; i++) {
         b->matrices[i].data = next;
         next += matrix_bytes(&b->matrices[i]);
@@ -123,14 +126,15 @@ static void matmul_pass(void *arg, unsigned thread, unsigned n_threads)
         const struct packed_matrix *w = &b->matrices[i];
         uint32_t n_groups = w->n_rows / KERN_ROWS;
 
-        b->kernels->matmul(b->y, w->n_rows, w, thread * n_groups / n_threads, (thread + 1) * n_groups / n_threads,
+        b->kernels->matmul(b->y, w->n_rows, w, thread * n_groups / n_threads,
+                           (thread + 1) * n_groups / n_threads,
                            w->n_cols == 576 ? &b->x576 : &b->x1536, NULL, b->n);
     }
 }
 
-/* Times passes over matrices first .. first + n_matrices - 1 with n activation rows and prints a line. */
-static void bench_matmul(struct bench *b, const char *what, unsigned first, unsigned n_matrices, uint32_t n,
-                         unsigned n_tries, const struct limits *l)
+/* Times passes over n_matrices matrices from `first` on, with n activation rows; prints a line. */
+static void bench_matmul(struct bench *b, const char *what, unsigned first, unsigned n_matrices,
+                         uint32_t n, unsigned n_tries, const struct limits *l)
 {
     double bytes = 0, ops = 0, s;
 
@@ -142,11 +146,12 @@ static void bench_matmul(struct bench *b, const char *what, unsigned first, unsi
     b->n_matrices = n_matrices;
     b->n = n;
     s = team_best_s(l->n_threads, n_tries, matmul_pass, b);
-    printf("%-7s %-10s n %3u  %8.3f ms  %6.1f GB/s %5.2f of read  %7.1f GOP/s %5.2f of int8\n", b->kernels->name, what,
-           n, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs, ops / s * 1e-9, ops / s * 1e-9 / l->int8_gops);
+    printf("%-7s %-10s n %3u  %8.3f ms  %6.1f GB/s %5.2f of read  %7.1f GOP/s %5.2f of int8\n",
+           b->kernels->name, what, n, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs,
+           ops / s * 1e-9, ops / s * 1e-9 / l->int8_gops);
 }
 
-/* Decode attention of one sequence in all layers: thread's share of the splits, pages in no order. */
+/* Decode attention of one sequence in all layers: a thread's splits, pages in no order. */
 static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 {
     const struct bench *b = arg;
@@ -158,7 +163,8 @@ static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
         q[i] = (float)(i % 7) * 0.1f;
     for (uint32_t s = thread * n_splits / n_threads; s < (thread + 1) * n_splits / n_threads; s++) {
         for (uint32_t i = 0; i < KERN_SPLIT / KERN_PAGE; i++) {
-            uint32_t at = (uint32_t)((uint64_t)(s * (KERN_SPLIT / KERN_PAGE) + i) * 7919 % KV_PAGES);
+            uint32_t at =
+                (uint32_t)((uint64_t)(s * (KERN_SPLIT / KERN_PAGE) + i) * 7919 % KV_PAGES);
 
             k[i] = b->pages + (size_t)2 * at * page;
             v[i] = k[i] + page;
@@ -171,8 +177,8 @@ static void bench_attention(struct bench *b, const struct limits *l)
 {
     double s = team_best_s(l->n_threads, 8, attention_pass, b), bytes = (double)b->pages_bytes;
 
-    printf("%-7s attention ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name, SEQUENCE, s * 1e3,
-           bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs);
+    printf("%-7s attention ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name,
+           SEQUENCE, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs);
 }
 
 /* What lies beside the matrix products in a layer, for 64 rows. */
@@ -219,7 +225,8 @@ static void bench_variant(struct bench *b, const struct limits *l)
 
 int main(int argc, char **argv)
 {
-    unsigned n_threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned n_threads =
+        argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     static const enum cpu_variant variants[] = {CPU_REF, CPU_AVX2, CPU_AVX512};
     static struct bench b;
     struct limits l;
@@ -230,8 +237,8 @@ int main(int argc, char **argv)
         return 1;
     }
     bench_init(&b);
-    printf("cpu %s, %u threads, read %.1f GB/s, %s %.0f GOP/s\n", l.cpu, l.n_threads, l.read_gbs, l.int8_method,
-           l.int8_gops);
+    printf("cpu %s, %u threads, read %.1f GB/s, %s %.0f GOP/s\n", l.cpu, l.n_threads, l.read_gbs,
+           l.int8_method, l.int8_gops);
     for (unsigned i = 0; i < sizeof variants / sizeof variants[0]; i++) {
         const char *missing;
 

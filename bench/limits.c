@@ -21,8 +21,8 @@
 
 #define UNROLLED KERN_UNROLL for (int i = 0; i < CHAINS; i++)
 
-/* The compiler must keep the value in one register and knows nothing of it: it cannot move work out of
- * a loop, nor copy accumulators to and fro, as gcc 12 otherwise does. */
+/* The compiler must keep the value in one register and knows nothing of it: it cannot move work out
+ * of a loop, nor copy accumulators to and fro, as gcc 12 otherwise does. */
 #define OPAQUE(vector) __asm__ volatile("" : "+v"(vector))
 
 /* Results land here, so that no loop can be dropped. */
@@ -35,7 +35,8 @@ struct reading {
     size_t n_streams; /* places of the memory that are read in turn */
 };
 
-__attribute__((target("avx2"))) static void read_avx2(void *arg, unsigned thread, unsigned n_threads)
+__attribute__((target("avx2"))) static void read_avx2(void *arg, unsigned thread,
+                                                      unsigned n_threads)
 {
     const struct reading *r = arg;
     size_t part = READ_BYTES / r->n_streams;
@@ -80,9 +81,11 @@ static double measure_read_gbs(unsigned n_threads)
     return best_s > 0 ? (double)bytes / best_s * 1e-9 : -1;
 }
 
-__attribute__((target("avx512f,avx512vnni"))) static void int8_vnni(void *arg, unsigned thread, unsigned n)
+__attribute__((target("avx512f,avx512vnni"))) static void int8_vnni(void *arg, unsigned thread,
+                                                                    unsigned n)
 {
-    __m512i acc[CHAINS], w = _mm512_set1_epi8((char)(thread + 1)), x = _mm512_set1_epi8((char)n), sum = x;
+    __m512i acc[CHAINS], w = _mm512_set1_epi8((char)(thread + 1)), x = _mm512_set1_epi8((char)n),
+                         sum = x;
 
     (void)arg;
     UNROLLED acc[i] = _mm512_setzero_si512();
@@ -119,7 +122,8 @@ __attribute__((target("avx2"))) static void int8_avx2(void *arg, unsigned thread
 
 __attribute__((target("avx512f"))) static void fma_avx512(void *arg, unsigned thread, unsigned n)
 {
-    __m512 acc[CHAINS], a = _mm512_set1_ps((float)(thread + n) * 1e-3f), b = _mm512_set1_ps(0.5f), sum = b;
+    __m512 acc[CHAINS], a = _mm512_set1_ps((float)(thread + n) * 1e-3f), b = _mm512_set1_ps(0.5f),
+                        sum = b;
 
     (void)arg;
     UNROLLED acc[i] = _mm512_setzero_ps();
@@ -135,7 +139,8 @@ __attribute__((target("avx512f"))) static void fma_avx512(void *arg, unsigned th
 
 __attribute__((target("avx2,fma"))) static void fma_avx2(void *arg, unsigned thread, unsigned n)
 {
-    __m256 acc[CHAINS], a = _mm256_set1_ps((float)(thread + n) * 1e-3f), b = _mm256_set1_ps(0.5f), sum = b;
+    __m256 acc[CHAINS], a = _mm256_set1_ps((float)(thread + n) * 1e-3f), b = _mm256_set1_ps(0.5f),
+                        sum = b;
 
     (void)arg;
     UNROLLED acc[i] = _mm256_setzero_ps();
@@ -149,7 +154,7 @@ __attribute__((target("avx2,fma"))) static void fma_avx2(void *arg, unsigned thr
     float_sink = _mm256_cvtss_f32(sum);
 }
 
-/* Billions of operations a second of all threads; lanes: multiplications of one step of one chain. */
+/* Billions of operations a second of all threads; lanes: multiplications in a step of a chain. */
 static double measure_gops(unsigned n_threads, team_work work, double lanes)
 {
     double s = team_best_s(n_threads, COMPUTE_TRIES, work, NULL);

@@ -11,7 +11,8 @@
 
 int main(int argc, char **argv)
 {
-    unsigned n_threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned n_threads =
+        argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     struct limits l;
     int err = limits_measure(&l, n_threads);
 

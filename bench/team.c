@@ -32,14 +32,16 @@ void spin_barrier_wait(struct spin_barrier *barrier)
 {
     unsigned round = atomic_load_explicit(&barrier->round, memory_order_relaxed);
 
-    /* acq_rel: what each thread did before is seen by the last one, which publishes it by `round`. */
-    if (atomic_fetch_add_explicit(&barrier->arrived, 1, memory_order_acq_rel) + 1 == barrier->n_threads) {
+    /* acq_rel: the last one sees what each thread did before, and publishes it by `round`. */
+    if (atomic_fetch_add_explicit(&barrier->arrived, 1, memory_order_acq_rel) + 1 ==
+        barrier->n_threads) {
         atomic_store_explicit(&barrier->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&barrier->round, round + 1, memory_order_release);
         return;
     }
     /* Acquire pairs with the release above. */
-    for (unsigned spins = 1; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; spins++)
+    for (unsigned spins = 1; atomic_load_explicit(&barrier->round, memory_order_acquire) == round;
+         spins++)
         if (spins % 65536 == 0)
             sched_yield(); /* the others may be waiting for this very CPU */
 }
@@ -75,7 +77,8 @@ static void *member_main(void *arg)
 }
 
 /* One try; negative when a thread cannot be started. */
-static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t *threads, struct member *members)
+static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t *threads,
+                       struct member *members)
 {
     struct spin_barrier start = {.n_threads = n_threads};
     double begin = INFINITY, end = 0;

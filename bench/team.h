@@ -19,11 +19,12 @@ void spin_barrier_wait(struct spin_barrier *barrier);
 /* Thread `thread` of n_threads does its part. */
 typedef void (*team_work)(void *arg, unsigned thread, unsigned n_threads);
 
-/* Starts all threads at once, each on a CPU of its own as far as there are any; seconds from the common
- * start to the last one's end, the least of n_tries tries. Negative: threads cannot be started. */
+/* Starts all threads at once, each on a CPU of its own as far as there are any; seconds from the
+ * common start to the last one's end, the least of n_tries tries. Negative: threads cannot be
+ * started. */
 double team_best_s(unsigned n_threads, unsigned n_tries, team_work work, void *arg);
 
-/* Anonymous memory in huge pages, as far as the system gives any, already touched. NULL: none left. */
+/* Anonymous memory in huge pages, as far as the system gives any, already touched; or NULL. */
 void *huge_alloc(size_t bytes);
 void huge_free(void *memory, size_t bytes);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_kernels.c - finds out what the CPU and the system offer, and hands out the table of a variant.
+ * cpu_kernels.c - finds out what the CPU and the system offer, and hands out the table of a
+ * variant.
  *
  * Sources: Intel SDM volume 2, CPUID (leaves 1 and 7) and XGETBV; AMD64 APM volume 3 agrees.
  */

@@ -22,13 +22,14 @@
  *         line j (0..7): byte 4r + b, of row r, is the weight k = 4j + b plus 128, as u8
  *   F16, BF16  32 k x 16 rows x 2 B, k-major: element (k, r) at 16k + r
  *   F32        32 k x 16 rows x 4 B, the same
- * Activations for Q types are quantised per 32: d = max|x| / 127, q = round_half_even(x * (127 / max|x|)),
- * each operation rounded to f32, so |q| <= 127; isum = q_0 + .. + q_31, sum = d * (float)isum.
+ * Activations for Q types are quantised per 32, each operation rounded to f32:
+ *   d = max|x| / 127, q = round_half_even(x * (127 / max|x|)), so |q| <= 127
+ *   isum = q_0 + .. + q_31, sum = d * (float)isum
  *
  * Per row and block, in block order, starting from acc = 0 (isum exact in int32):
  *   Q4_0  isum = sum(w * q) - 8 * sum(q);   acc = fma((float)isum, d_w * d_x, acc)
  *   Q8_0  isum = sum((w + 128) * q) - 128 * sum(q); acc as for Q4_0
- *   Q4_1  isum = sum(w * q);                acc = fma((float)isum, d_w * d_x, acc); acc = fma(m_w, sum_x, acc)
+ *   Q4_1  isum = sum(w * q); acc = fma((float)isum, d_w * d_x, acc), then fma(m_w, sum_x, acc)
  *   F*    four chains: chain c = k mod 4, acc_c = fma(w[k], x[k], acc_c), k ascending; result
  *         (acc_0 + acc_2) + (acc_1 + acc_3)
  */
@@ -39,9 +40,9 @@
 #include <stdint.h>
 #include "kernels/dtype.h"
 
-#define KERN_ROWS 16   /* rows of a packed group */
+#define KERN_ROWS  16  /* rows of a packed group */
 #define KERN_BLOCK 32  /* k of a block */
-#define KERN_PAGE 64   /* positions of a KV page */
+#define KERN_PAGE  64  /* positions of a KV page */
 #define KERN_SPLIT 512 /* positions of one attention split: 8 pages */
 
 /* x below this counts as zero when a whole block is: 127 / max|x| must stay finite. */
@@ -60,11 +61,11 @@ struct packed_matrix { /* W: [n_rows][n_cols], n_cols % 32 == 0 */
     const uint8_t *data; /* 64-byte aligned; (n_rows + 15) / 16 groups of n_cols / 32 blocks */
 };
 
-struct quant_rows {     /* activations of several rows, quantised per 32 */
-    int8_t *q;          /* [rows][n_cols], 64-byte aligned */
-    float *d;           /* [rows][n_cols / 32] */
-    float *sum;         /* [rows][n_cols / 32]  d * (float)sum(q) */
-    int32_t *isum;      /* [rows][n_cols / 32]  sum(q) */
+struct quant_rows { /* activations of several rows, quantised per 32 */
+    int8_t *q;      /* [rows][n_cols], 64-byte aligned */
+    float *d;       /* [rows][n_cols / 32] */
+    float *sum;     /* [rows][n_cols / 32]  d * (float)sum(q) */
+    int32_t *isum;  /* [rows][n_cols / 32]  sum(q) */
     uint32_t n_cols;
 };
 
@@ -72,18 +73,20 @@ struct cpu_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
 
     /* y[r][row] = W[row] . x[r] for rows of groups group0 .. group1 - 1 and activations r < n.
-     * The integer types read rows 0 .. n - 1 of q (x may be NULL); F32, F16 and BF16 read x, [n][n_cols]
-     * (q may be NULL). y is [n][y_stride]; rows >= n_rows are not written. y overlaps nothing. */
-    void (*matmul)(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
-                   const struct quant_rows *q, const float *x, uint32_t n);
+     * The integer types read rows 0 .. n - 1 of q (x may be NULL); F32, F16 and BF16 read x,
+     * [n][n_cols] (q may be NULL). y is [n][y_stride]; rows >= n_rows are not written. y overlaps
+     * nothing. */
+    void (*matmul)(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                   uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 
-    /* Quantises row r of out from x[n]; n == out->n_cols. A block whose max|x| is below KERN_QUANT_MIN has
-     * d = sum = 0 and q = 0; a NaN or infinity in a block gives d = sum = NaN and q = 0, so that it reaches
-     * the logits and is seen there. */
+    /* Quantises row r of out from x[n]; n == out->n_cols. A block whose max|x| is below
+     * KERN_QUANT_MIN has d = sum = 0 and q = 0; a NaN or infinity in a block gives d = sum = NaN
+     * and q = 0, so that it reaches the logits and is seen there. */
     void (*quantize)(struct quant_rows *out, uint32_t r, const float *x, uint32_t n);
 
-    /* y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i], i < n; 16-lane fma sum of squares, tree; the scale is
-     * 1 / sqrt in f32 (correctly rounded operations, no RSQRT); y[i] = (x[i] * scale) * w[i]. y may be x. n % 16 == 0. */
+    /* y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i], i < n; 16-lane fma sum of squares, tree; the
+     * scale is 1 / sqrt in f32 (correctly rounded operations, no RSQRT); y[i] = (x[i] * scale) *
+     * w[i]. y may be x. n % 16 == 0. */
     void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
 
     /* y[i] = silu(gate[i]) * up[i]; silu(v) = v / (1 + exp(-v)). n % 16 == 0. y may be gate. */
@@ -96,55 +99,62 @@ struct cpu_kernels {
      * x0' = fma(x0, c, -(x1 * s)), x1' = fma(x1, c, x0 * s). cos, sin: [hd / 2]. hd % 16 == 0. */
     void (*rope)(float *x, const float *cos, const float *sin, uint32_t hd);
 
-    /* Stores one position of one kv head: k to K page [hd][16 positions] x 4 (element (pos/16, d, pos%16)),
-     * v to V page [64 positions][hd], rounded to f16 half-to-even. slot = position % 64; hd % 16 == 0. */
-    void (*kv_store)(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v, uint32_t hd);
+    /* Stores one position of one kv head: k to K page [hd][16 positions] x 4 (element (pos/16, d,
+     * pos%16)), v to V page [64 positions][hd], rounded to f16 half-to-even. slot = position % 64;
+     * hd % 16 == 0. */
+    void (*kv_store)(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
+                     const float *v, uint32_t hd);
 
     /*
      * One split of attention: `group` query heads q[group][hd] that share a kv head, over positions
-     * 0 .. n_pos - 1 of the split, 1 <= n_pos <= 512, pages k[i], v[i] of 64 positions each, 64-byte
-     * aligned. hd % 16 == 0; any group >= 1.
-     * From m = -infinity, sum = 0, o = 0; per page, in order: s[p] = fma chain over d ascending of
-     * q[d] * K[d][p] (two chains, even and odd d, added), times scale; m' = max(m, max over valid p) + 0;
-     * c = exp(m - m'); w[p] = exp(s[p] - m'); sum = fma(sum, c, page sum) with the page sum as 16 lanes
-     * over p; o[d] = o[d] * c, then fma(w[p], V[p][d], o[d]) for p ascending. Positions from n_pos on
-     * never reach a result, whatever the pages hold there. Writes o[group][hd] (not normalised), m[group]
-     * and sum[group]. A NaN or +infinite score makes sum and o of its head NaN.
+     * 0 .. n_pos - 1 of the split, 1 <= n_pos <= 512, pages k[i], v[i] of 64 positions each,
+     * 64-byte aligned. hd % 16 == 0; any group >= 1.
+     * From m = -infinity, sum = 0, o = 0; per page, in order:
+     *   s[p] = (fma chain of q[d] * K[d][p] over even d + the same over odd d, ascending) * scale
+     *   m' = max(m, max over valid p of s[p]) + 0
+     *   c = exp(m - m'), w[p] = exp(s[p] - m')
+     *   sum = fma(sum, c, sum of w[p] as 16 lanes over p)
+     *   o[d] = o[d] * c, then fma(w[p], V[p][d], o[d]) for p ascending
+     * Positions from n_pos on never reach a result, whatever the pages hold there. Writes
+     * o[group][hd] (not normalised), m[group] and sum[group]. A NaN or +infinite score makes sum
+     * and o of its head NaN.
      */
     void (*attention)(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale);
+                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
+                      float scale);
 
     /* Merges n_split >= 1 partial results, in order, and normalises: out[group][hd].
-     * o is [n_split][group][hd], m and sum [n_split][group]. M = max m_i, c_i = exp(m_i - M); from 0,
-     * total = fma(sum_i, c_i, total), a[d] = fma(o_i[d], c_i, a[d]); out[d] = a[d] * (1 / total).
-     * hd % 16 == 0; out overlaps nothing. */
-    void (*attention_merge)(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
-                            uint32_t group, uint32_t hd);
+     * o is [n_split][group][hd], m and sum [n_split][group]; hd % 16 == 0; out overlaps nothing.
+     * M = max m_i, c_i = exp(m_i - M); from 0, total = fma(sum_i, c_i, total) and
+     * a[d] = fma(o_i[d], c_i, a[d]); out[d] = a[d] * (1 / total). */
+    void (*attention_merge)(float *out, const float *o, const float *m, const float *sum,
+                            uint32_t n_split, uint32_t group, uint32_t hd);
 
-    /* Index of the largest of x[0..n-1], n >= 1, the lowest index among equals; *ret_bad = 1 when any value
-     * is NaN or infinite (then 0 is returned and means nothing), else 0. */
+    /* Index of the largest of x[0..n-1], n >= 1, the lowest index among equals; *ret_bad = 1 when
+     * any value is NaN or infinite (then 0 is returned and means nothing), else 0. */
     uint32_t (*argmax)(const float *x, uint32_t n, int *ret_bad);
 
-    /* y[i] = exp(x[i]); our polynomial (kernels/exp_poly.h), 0 below -87.33, infinity above 88.37, NaN of
-     * NaN, exp(0) = 1, relative error < 2^-22. y may be x. Any n. */
+    /* y[i] = exp(x[i]); our polynomial (kernels/exp_poly.h), 0 below -87.33, infinity above 88.37,
+     * NaN of NaN, exp(0) = 1, relative error < 2^-22. y may be x. Any n. */
     void (*exp_f32)(float *y, const float *x, uint32_t n);
 };
 
-/* The table of a variant, or NULL with *ret_missing = the CPU feature that this machine lacks for it.
- * CPU_AUTO takes the best that runs and never fails. ret_missing may be NULL. */
+/* The table of a variant, or NULL with *ret_missing = the CPU feature that this machine lacks for
+ * it. CPU_AUTO takes the best that runs and never fails. ret_missing may be NULL. */
 const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char **ret_missing);
 
 /* "auto", "ref", "avx2", "avx512" -> variant; -EINVAL. */
 int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
 
-/* ---- packing (kernels/pack.c): plain C, exact, used at load ------------------------------------ */
+/* ---- packing (kernels/pack.c): plain C, exact, used at load ---- */
 
 /* Bytes of one packed group of n_cols columns; 0 for a type that cannot be packed. */
 size_t pack_group_bytes(enum dtype type, uint32_t n_cols);
 
-/* Packs rows row0 .. row0 + 15 (those < n_rows) of a GGUF matrix (rows of whole blocks, contiguous; any
- * alignment) into one group. src is the matrix' first byte. */
-void pack_group(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t n_rows, uint32_t n_cols, uint32_t row0);
+/* Packs rows row0 .. row0 + 15 (those < n_rows) of a GGUF matrix (rows of whole blocks, contiguous;
+ * any alignment) into one group. src is the matrix' first byte. */
+void pack_group(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t n_rows, uint32_t n_cols,
+                uint32_t row0);
 
 /* Dequantises one GGUF row of n_cols weights to f32 (token embedding lookup; tests). */
 void dequantize_row(float *dst, enum dtype type, const uint8_t *src, uint32_t n_cols);
@@ -152,8 +162,9 @@ void dequantize_row(float *dst, enum dtype type, const uint8_t *src, uint32_t n_
 /* Dequantises one row of a packed matrix: same values as dequantize_row of its source. */
 void packed_row(float *dst, const struct packed_matrix *w, uint32_t row);
 
-/* IEEE half <-> single as the F16C instructions do it: exact to f32; to f16 rounds half to even, overflows
- * to infinity, keeps subnormals; a NaN stays a NaN, made quiet, with the upper bits of its payload. */
+/* IEEE half <-> single as the F16C instructions do it: exact to f32; to f16 rounds half to even,
+ * overflows to infinity, keeps subnormals; a NaN stays a NaN, made quiet, with the upper bits of
+ * its payload. */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 

@@ -116,7 +116,8 @@ size_t pack_group_bytes(enum dtype type, uint32_t n_cols)
 }
 
 /* Puts the quants of one row's block into lines: byte 4r + b of line j is quant byte 4j + b. */
-static void pack_lines(uint8_t *dst, const uint8_t *quants, uint32_t n_lines, uint32_t r, uint8_t flip)
+static void pack_lines(uint8_t *dst, const uint8_t *quants, uint32_t n_lines, uint32_t r,
+                       uint8_t flip)
 {
     for (uint32_t i = 0; i < 4 * n_lines; i++)
         dst[i / 4 * LINE + 4 * r + i % 4] = quants[i] ^ flip;
@@ -223,7 +224,8 @@ static void unpack_block(uint8_t *dst, enum dtype type, const uint8_t *packed, u
 
     if (type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F32) {
         for (uint32_t k = 0; k < KERN_BLOCK; k++)
-            memcpy(dst + k * element_bytes, packed + (KERN_ROWS * k + r) * element_bytes, element_bytes);
+            memcpy(dst + k * element_bytes, packed + (KERN_ROWS * k + r) * element_bytes,
+                   element_bytes);
         return;
     }
     memcpy(dst, packed + n_lines * LINE + 2 * r, 2);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attention.c - reference attention over paged keys and values: one head, one page, one position at a
- * time. The running maximum moves once per page, so the result depends on absolute positions only.
- * Method: online softmax, Milakov and Gimelshein 2018, arXiv:1805.02867.
+ * attention.c - reference attention over paged keys and values: one head, one page, one position at
+ * a time. The running maximum moves once per page, so the result depends on absolute positions
+ * only. Method: online softmax, Milakov and Gimelshein 2018, arXiv:1805.02867.
  */
 #include "kernels/ref/ref.h"
 
@@ -23,7 +23,8 @@ static float score(const float *q, const uint16_t *k_page, uint32_t p, uint32_t 
     float chain[2] = {0, 0};
 
     for (uint32_t d = 0; d < hd; d++)
-        chain[d % 2] = fmaf(q[d], f16_to_f32(k_page[(p / 16 * hd + d) * 16 + p % 16]), chain[d % 2]);
+        chain[d % 2] =
+            fmaf(q[d], f16_to_f32(k_page[(p / 16 * hd + d) * 16 + p % 16]), chain[d % 2]);
     return (chain[0] + chain[1]) * scale;
 }
 
@@ -54,7 +55,8 @@ static void attend_page(float *o, float *m, float *sum, const float *q, const ui
 }
 
 void ref_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                   const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale)
+                   const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
+                   float scale)
 {
     for (uint32_t h = 0; h < group; h++) {
         memset(o + h * hd, 0, hd * sizeof *o);
@@ -63,14 +65,14 @@ void ref_attention(float *o, float *m, float *sum, const float *q, const uint16_
         for (uint32_t p = 0; p < n_pos; p += KERN_PAGE) {
             uint32_t n = n_pos - p < KERN_PAGE ? n_pos - p : KERN_PAGE;
 
-            attend_page(o + h * hd, &m[h], &sum[h], q + h * hd, k[p / KERN_PAGE], v[p / KERN_PAGE], n, hd,
-                        scale);
+            attend_page(o + h * hd, &m[h], &sum[h], q + h * hd, k[p / KERN_PAGE], v[p / KERN_PAGE],
+                        n, hd, scale);
         }
     }
 }
 
-void ref_attention_merge(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
-                         uint32_t group, uint32_t hd)
+void ref_attention_merge(float *out, const float *o, const float *m, const float *sum,
+                         uint32_t n_split, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;

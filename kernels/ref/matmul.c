@@ -2,8 +2,9 @@
 /*
  * matmul.c - the reference matrix product over packed weights.
  *
- * Every block of 16 rows x 32 k is first brought into one plain form, w[k][row], then multiplied with
- * each activation row. y itself holds the running sums, so each output takes its blocks in order.
+ * Every block of 16 rows x 32 k is first brought into one plain form, w[k][row], then multiplied
+ * with each activation row. y itself holds the running sums, so each output takes its blocks in
+ * order.
  */
 #include "kernels/ref/ref.h"
 
@@ -15,7 +16,7 @@
 struct int_block {
     int16_t w[KERN_BLOCK][KERN_ROWS]; /* as stored: 0 .. 15, or weight + 128 */
     float d[KERN_ROWS], m[KERN_ROWS];
-    int32_t zero;                     /* what to take off w to get the weight, in units of d */
+    int32_t zero; /* what to take off w to get the weight, in units of d */
 };
 
 static void read_halves(float dst[KERN_ROWS], const uint8_t *src)
@@ -79,8 +80,8 @@ static void add_int_block(float *y, uint32_t n_rows, const struct int_block *blo
     }
 }
 
-static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtype type, uint32_t n_rows,
-                      const struct quant_rows *x, uint32_t n)
+static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtype type,
+                      uint32_t n_rows, const struct quant_rows *x, uint32_t n)
 {
     size_t block_bytes = pack_group_bytes(type, KERN_BLOCK);
     uint32_t n_blocks = x->n_cols / KERN_BLOCK;
@@ -115,7 +116,8 @@ static float float_weight(const uint8_t *group, enum dtype type, uint32_t k, uin
     return f;
 }
 
-static float float_dot(const uint8_t *group, enum dtype type, uint32_t r, const float *x, uint32_t n_cols)
+static float float_dot(const uint8_t *group, enum dtype type, uint32_t r, const float *x,
+                       uint32_t n_cols)
 {
     float chain[4] = {0, 0, 0, 0};
 
@@ -124,8 +126,8 @@ static float float_dot(const uint8_t *group, enum dtype type, uint32_t r, const 
     return (chain[0] + chain[2]) + (chain[1] + chain[3]);
 }
 
-void ref_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
-                const struct quant_rows *q, const float *x, uint32_t n)
+void ref_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n)
 {
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
 

@@ -51,7 +51,8 @@ float kern_exp(float x)
     p = fmaf(p, r, EXP_C2);
     p = fmaf(p, r, 1);
     p = fmaf(p, r, 1);
-    return p * float_of((bits_of(shifted) << 23) + 0x3f800000); /* 2^n: n is in the low bits of shifted */
+    /* The low bits of shifted are n: moved to the exponent of 1 they make 2^n. */
+    return p * float_of((bits_of(shifted) << 23) + 0x3f800000);
 }
 
 static void ref_exp_f32(float *y, const float *x, uint32_t n)

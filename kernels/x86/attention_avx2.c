@@ -23,8 +23,8 @@ static void store_halves(uint16_t *dst, const float *src)
     _mm_storeu_si128((void *)dst, _mm256_cvtps_ph(_mm256_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
 }
 
-void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v,
-                   uint32_t hd)
+void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
+                   const float *v, uint32_t hd)
 {
     uint16_t *column = k_page + (size_t)(slot / 16) * hd * 16 + slot % 16;
     uint16_t half[8];
@@ -38,8 +38,8 @@ void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const floa
 }
 
 /* s[h][16b ..] = q[h] . K for block b of 16 positions. */
-KERN_INLINE void score_block(float s[HEADS][KERN_PAGE], const float *q, const struct page *page, uint32_t b,
-                             const uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void score_block(float s[HEADS][KERN_PAGE], const float *q, const struct page *page,
+                             uint32_t b, const uint32_t n_heads, uint32_t hd, float scale)
 {
     __m256 chain[2][2][HEADS]; /* [positions 0 .. 7, 8 .. 15][even, odd d][head] */
     const uint16_t *k = page->k + (size_t)b * hd * 16;
@@ -75,7 +75,7 @@ KERN_INLINE void score_block(float s[HEADS][KERN_PAGE], const float *q, const st
     }
 }
 
-/* Turns the scores of n positions into weights; moves m and sum; returns what o has to be scaled by. */
+/* Turns the scores of n positions into weights, moves m and sum; returns the factor for o. */
 static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
 {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
@@ -103,8 +103,9 @@ static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
 }
 
 /* o[h][d0 ..] = o * c + weights . V for n_vec vectors of 8 dimensions. */
-KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS], const struct page *page,
-                            uint32_t d0, const uint32_t n_vec, const uint32_t n_heads, uint32_t hd)
+KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS],
+                            const struct page *page, uint32_t d0, const uint32_t n_vec,
+                            const uint32_t n_heads, uint32_t hd)
 {
     __m256 acc[HEADS][4];
     const uint16_t *v = page->v + d0;
@@ -114,7 +115,8 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
     for (uint32_t h = 0; h < n_heads; h++) {
         KERN_UNROLL
         for (uint32_t i = 0; i < n_vec; i++)
-            acc[h][i] = _mm256_mul_ps(_mm256_loadu_ps(o + h * hd + d0 + 8 * i), _mm256_set1_ps(c[h]));
+            acc[h][i] =
+                _mm256_mul_ps(_mm256_loadu_ps(o + h * hd + d0 + 8 * i), _mm256_set1_ps(c[h]));
     }
     for (uint32_t p = 0; p < page->n; p++) {
         _mm_prefetch(next + (size_t)p * hd * 2, _MM_HINT_T0);
@@ -135,8 +137,9 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
     }
 }
 
-KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q, const struct page *page,
-                             const uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q,
+                             const struct page *page, const uint32_t n_heads, uint32_t hd,
+                             float scale)
 {
     _Alignas(32) float s[HEADS][KERN_PAGE];
     float c[HEADS];
@@ -152,8 +155,8 @@ KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q, con
         add_values(o, s, c, page, d, 2, n_heads, hd);
 }
 
-static void attend(float *o, float *m, float *sum, const float *q, const struct page *page, uint32_t n_heads,
-                   uint32_t hd, float scale)
+static void attend(float *o, float *m, float *sum, const float *q, const struct page *page,
+                   uint32_t n_heads, uint32_t hd, float scale)
 {
     switch (n_heads) {
     case 1:
@@ -169,7 +172,8 @@ static void attend(float *o, float *m, float *sum, const float *q, const struct 
 }
 
 void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale)
+                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
+                    float scale)
 {
     uint32_t n_pages = (n_pos + KERN_PAGE - 1) / KERN_PAGE;
     uint32_t n_passes = (group + HEADS - 1) / HEADS;
@@ -186,13 +190,14 @@ void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16
             uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
             struct page page = {k[i], v[i], k[next], v[next], rest < KERN_PAGE ? rest : KERN_PAGE};
 
-            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd, scale);
+            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
+                   scale);
         }
     }
 }
 
-void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
-                          uint32_t group, uint32_t hd)
+void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
+                          uint32_t n_split, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;
@@ -208,7 +213,8 @@ void avx2_attention_merge(float *out, const float *o, const float *m, const floa
             for (uint32_t d = 0; d < hd; d += 8) {
                 float *dst = out + (size_t)h * hd + d;
 
-                _mm256_storeu_ps(dst, _mm256_fmadd_ps(_mm256_loadu_ps(part + d), c, _mm256_loadu_ps(dst)));
+                _mm256_storeu_ps(
+                    dst, _mm256_fmadd_ps(_mm256_loadu_ps(part + d), c, _mm256_loadu_ps(dst)));
             }
         }
         for (uint32_t d = 0; d < hd; d++)

@@ -19,14 +19,15 @@ struct page {
     uint32_t n;                              /* valid positions */
 };
 
-void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v,
-                     uint32_t hd)
+void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
+                     const float *v, uint32_t hd)
 {
     uint16_t *column = k_page + (size_t)(slot / 16) * hd * 16 + slot % 16;
     uint16_t half[16];
 
     for (uint32_t d = 0; d < hd; d += 16) {
-        _mm256_storeu_si256((void *)half, _mm512_cvtps_ph(_mm512_loadu_ps(k + d), _MM_FROUND_TO_NEAREST_INT));
+        _mm256_storeu_si256((void *)half,
+                            _mm512_cvtps_ph(_mm512_loadu_ps(k + d), _MM_FROUND_TO_NEAREST_INT));
         for (uint32_t i = 0; i < 16; i++)
             column[(d + i) * 16] = half[i];
         _mm256_storeu_si256((void *)(v_page + (size_t)slot * hd + d),
@@ -35,8 +36,9 @@ void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const fl
 }
 
 /* s[h][16b ..] = q[h] . K for blocks b0 .. b0 + n_blocks - 1 of 16 positions. */
-KERN_INLINE void score_blocks(float s[HEADS][KERN_PAGE], const float *q, const struct page *page, uint32_t b0,
-                              const uint32_t n_blocks, const uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void score_blocks(float s[HEADS][KERN_PAGE], const float *q, const struct page *page,
+                              uint32_t b0, const uint32_t n_blocks, const uint32_t n_heads,
+                              uint32_t hd, float scale)
 {
     __m512 chain[2][2][HEADS]; /* [block][even, odd d][head] */
     const uint16_t *k = page->k + (size_t)b0 * hd * 16;
@@ -68,8 +70,9 @@ KERN_INLINE void score_blocks(float s[HEADS][KERN_PAGE], const float *q, const s
     for (uint32_t b = 0; b < n_blocks; b++) {
         KERN_UNROLL
         for (uint32_t h = 0; h < n_heads; h++)
-            _mm512_store_ps(&s[h][(b0 + b) * 16], _mm512_mul_ps(_mm512_add_ps(chain[b][0][h], chain[b][1][h]),
-                                                                _mm512_set1_ps(scale)));
+            _mm512_store_ps(&s[h][(b0 + b) * 16],
+                            _mm512_mul_ps(_mm512_add_ps(chain[b][0][h], chain[b][1][h]),
+                                          _mm512_set1_ps(scale)));
     }
 }
 
@@ -78,7 +81,7 @@ static __mmask16 valid_lanes(uint32_t n, uint32_t p)
     return n - p >= 16 ? 0xffff : (__mmask16)((1u << (n - p)) - 1);
 }
 
-/* Turns the scores of n positions into weights; moves m and sum; returns what o has to be scaled by. */
+/* Turns the scores of n positions into weights, moves m and sum; returns the factor for o. */
 static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
 {
     __m512 max = _mm512_set1_ps(*m), lanes = _mm512_setzero_ps();
@@ -101,8 +104,9 @@ static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
 }
 
 /* o[h][d0 ..] = o * c + weights . V for n_vec vectors of 16 dimensions. */
-KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS], const struct page *page,
-                            uint32_t d0, const uint32_t n_vec, const uint32_t n_heads, uint32_t hd)
+KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS],
+                            const struct page *page, uint32_t d0, const uint32_t n_vec,
+                            const uint32_t n_heads, uint32_t hd)
 {
     __m512 acc[HEADS][4];
     const uint16_t *v = page->v + d0;
@@ -112,7 +116,8 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
     for (uint32_t h = 0; h < n_heads; h++) {
         KERN_UNROLL
         for (uint32_t i = 0; i < n_vec; i++)
-            acc[h][i] = _mm512_mul_ps(_mm512_loadu_ps(o + h * hd + d0 + 16 * i), _mm512_set1_ps(c[h]));
+            acc[h][i] =
+                _mm512_mul_ps(_mm512_loadu_ps(o + h * hd + d0 + 16 * i), _mm512_set1_ps(c[h]));
     }
     for (uint32_t p = 0; p < page->n; p++) {
         KERN_UNROLL
@@ -134,8 +139,9 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
     }
 }
 
-KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q, const struct page *page,
-                             const uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q,
+                             const struct page *page, const uint32_t n_heads, uint32_t hd,
+                             float scale)
 {
     _Alignas(64) float s[HEADS][KERN_PAGE];
     uint32_t n_blocks = (page->n + 15) / 16;
@@ -154,8 +160,8 @@ KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q, con
         add_values(o, s, c, page, d, 1, n_heads, hd);
 }
 
-static void attend(float *o, float *m, float *sum, const float *q, const struct page *page, uint32_t n_heads,
-                   uint32_t hd, float scale)
+static void attend(float *o, float *m, float *sum, const float *q, const struct page *page,
+                   uint32_t n_heads, uint32_t hd, float scale)
 {
     switch (n_heads) {
     case 1:
@@ -174,7 +180,8 @@ static void attend(float *o, float *m, float *sum, const float *q, const struct 
 }
 
 void avx512_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale)
+                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
+                      float scale)
 {
     uint32_t n_pages = (n_pos + KERN_PAGE - 1) / KERN_PAGE;
     uint32_t n_passes = (group + HEADS - 1) / HEADS;
@@ -191,13 +198,14 @@ void avx512_attention(float *o, float *m, float *sum, const float *q, const uint
             uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
             struct page page = {k[i], v[i], k[next], v[next], rest < KERN_PAGE ? rest : KERN_PAGE};
 
-            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd, scale);
+            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
+                   scale);
         }
     }
 }
 
-void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
-                            uint32_t group, uint32_t hd)
+void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
+                            uint32_t n_split, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;
@@ -213,7 +221,8 @@ void avx512_attention_merge(float *out, const float *o, const float *m, const fl
             for (uint32_t d = 0; d < hd; d += 16) {
                 float *dst = out + (size_t)h * hd + d;
 
-                _mm512_storeu_ps(dst, _mm512_fmadd_ps(_mm512_loadu_ps(part + d), c, _mm512_loadu_ps(dst)));
+                _mm512_storeu_ps(
+                    dst, _mm512_fmadd_ps(_mm512_loadu_ps(part + d), c, _mm512_loadu_ps(dst)));
             }
         }
         for (uint32_t d = 0; d < hd; d++)

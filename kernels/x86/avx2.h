@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx2.h - the kernels of the AVX2 variant (with FMA and F16C), and the vector functions that they share.
+ * avx2.h - the kernels of the AVX2 variant (with FMA and F16C), and the vector functions that they
+ * share.
  */
 #ifndef KERNELS_X86_AVX2_H
 #define KERNELS_X86_AVX2_H
@@ -11,14 +12,15 @@
 #include "kernels/exp_poly.h"
 #include "kernels/x86/unroll.h"
 
-void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
-                 const struct quant_rows *q, const float *x, uint32_t n);
+void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                 uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd, float scale);
-void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum, uint32_t n_split,
-                          uint32_t group, uint32_t hd);
-void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v,
-                   uint32_t hd);
+                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
+                    float scale);
+void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
+                          uint32_t n_split, uint32_t group, uint32_t hd);
+void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
+                   const float *v, uint32_t hd);
 
 /* Eight halves to floats. */
 KERN_INLINE __m256 halves256(const void *p)

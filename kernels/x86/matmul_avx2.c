@@ -2,8 +2,8 @@
 /*
  * matmul_avx2.c - matrix products over packed weights with AVX2.
  *
- * A group's 16 rows are two halves of 8 lanes. Integer products are VPMADDUBSW (u8 x s8, pairs summed
- * to s16, which saturates) made exact:
+ * A group's 16 rows are two halves of 8 lanes. Integer products are VPMADDUBSW (u8 x s8, pairs
+ * summed to s16, which saturates) made exact:
  *   Q4  a pair is at most 2 * 15 * 127 = 3,810, so the 8 of a block add up in s16 (30,480) and one
  *       VPMADDWD widens them;
  *   Q8  weights go in as |w| <= 128 and activations with the weight's sign: a pair is at most
@@ -84,8 +84,9 @@ KERN_INLINE void q8_sums(__m256i *isum, const uint8_t *lines, const struct tile_
 }
 
 /* acc[i] += half a block . activations i: the contract's order. d: the half's 8 scales. */
-KERN_INLINE void tile_half(__m256 *acc, const uint8_t *lines, const uint8_t *d, const struct tile_in *in,
-                           size_t b, const enum dtype type, const uint32_t n)
+KERN_INLINE void tile_half(__m256 *acc, const uint8_t *lines, const uint8_t *d,
+                           const struct tile_in *in, size_t b, const enum dtype type,
+                           const uint32_t n)
 {
     __m256i isum[TILE_MAX];
 
@@ -98,11 +99,13 @@ KERN_INLINE void tile_half(__m256 *acc, const uint8_t *lines, const uint8_t *d, 
         size_t at = i * in->n_blocks + b;
 
         if (type == DTYPE_Q4_0)
-            isum[i] = _mm256_sub_epi32(isum[i], _mm256_slli_epi32(_mm256_set1_epi32(in->isum[at]), 3));
+            isum[i] =
+                _mm256_sub_epi32(isum[i], _mm256_slli_epi32(_mm256_set1_epi32(in->isum[at]), 3));
         acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[i]),
                                  _mm256_mul_ps(halves256(d), _mm256_set1_ps(in->d[at])), acc[i]);
         if (type == DTYPE_Q4_1)
-            acc[i] = _mm256_fmadd_ps(halves256(d + 2 * KERN_ROWS), _mm256_set1_ps(in->sum[at]), acc[i]);
+            acc[i] =
+                _mm256_fmadd_ps(halves256(d + 2 * KERN_ROWS), _mm256_set1_ps(in->sum[at]), acc[i]);
     }
 }
 
@@ -115,8 +118,8 @@ KERN_INLINE void store_rows(float *y, __m256 low, __m256 high, uint32_t n_rows)
 }
 
 /* y[i][0 .. n_rows - 1] = group . activations i, for n rows. */
-KERN_INLINE void tile(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group, const struct tile_in *in,
-                      const enum dtype type, const uint32_t n)
+KERN_INLINE void tile(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
+                      const struct tile_in *in, const enum dtype type, const uint32_t n)
 {
     const size_t block_bytes = type == DTYPE_Q8_0 ? 544 : type == DTYPE_Q4_1 ? 320 : 288;
     const size_t d_at = type == DTYPE_Q8_0 ? 8 * LINE : 4 * LINE;
@@ -158,16 +161,18 @@ KERN_INLINE void tile_n(float *y, size_t y_stride, uint32_t n_rows, const uint8_
     }
 }
 
-static void int_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group, enum dtype type,
-                      const struct quant_rows *x, uint32_t n)
+static void int_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
+                      enum dtype type, const struct quant_rows *x, uint32_t n)
 {
     size_t n_blocks = x->n_cols / KERN_BLOCK;
     uint32_t n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
 
     for (uint32_t t = 0; t < n_tiles; t++) {
-        uint32_t i0 = (uint32_t)((uint64_t)t * n / n_tiles), i1 = (uint32_t)((uint64_t)(t + 1) * n / n_tiles);
+        uint32_t i0 = (uint32_t)((uint64_t)t * n / n_tiles),
+                 i1 = (uint32_t)((uint64_t)(t + 1) * n / n_tiles);
         size_t at = i0 * n_blocks;
-        struct tile_in in = {x->q + at * KERN_BLOCK, x->d + at, x->sum + at, x->isum + at, x->n_cols, n_blocks};
+        struct tile_in in = {x->q + at * KERN_BLOCK, x->d + at, x->sum + at,
+                             x->isum + at,           x->n_cols, n_blocks};
         float *out = y + i0 * y_stride;
 
         if (type == DTYPE_Q4_0)
@@ -180,7 +185,8 @@ static void int_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t 
 }
 
 /* Weights (k, 8 half .. 8 half + 7) of a group of a float type. */
-KERN_INLINE __m256 float_weights(const uint8_t *group, const enum dtype type, size_t k, uint32_t half)
+KERN_INLINE __m256 float_weights(const uint8_t *group, const enum dtype type, size_t k,
+                                 uint32_t half)
 {
     size_t i = k * KERN_ROWS + half * 8;
 
@@ -188,8 +194,8 @@ KERN_INLINE __m256 float_weights(const uint8_t *group, const enum dtype type, si
         return _mm256_loadu_ps((const float *)(const void *)group + i);
     if (type == DTYPE_F16)
         return halves256(group + 2 * i);
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(group + 2 * i))), 16));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(group + 2 * i))), 16));
 }
 
 /* One activation row: four chains for each half. */
@@ -217,8 +223,8 @@ KERN_INLINE void float_row(float *y, uint32_t n_rows, const uint8_t *group, cons
     store_rows(y, chain[0][0], chain[1][0], n_rows);
 }
 
-static void float_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group, enum dtype type,
-                        const float *x, uint32_t n_cols, uint32_t n)
+static void float_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
+                        enum dtype type, const float *x, uint32_t n_cols, uint32_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float *out = y + i * y_stride;
@@ -232,8 +238,8 @@ static void float_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_
     }
 }
 
-void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
-                 const struct quant_rows *q, const float *x, uint32_t n)
+void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                 uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n)
 {
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
 

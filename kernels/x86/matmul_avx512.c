@@ -3,11 +3,11 @@
  * matmul_avx512.c - matrix products over packed weights with AVX-512 and VNNI.
  *
  * The 16 lanes of a vector are the 16 rows of a group, so an accumulator is 16 outputs of one
- * activation row, and nothing is ever summed across lanes. A tile is T activation rows: its T integer
- * chains hide the latency of VPDPBUSD, and each weight vector is used T times.
+ * activation row, and nothing is ever summed across lanes. A tile is T activation rows: its T
+ * integer chains hide the latency of VPDPBUSD, and each weight vector is used T times.
  *
- * Few rows (GEMV) read the packed weights in place and ask for them ahead of time: memory is the limit.
- * Many rows first unpack a group to bytes and floats, a panel that stays in L1 for all tiles:
+ * Few rows (GEMV) read the packed weights in place and ask for them ahead of time: memory is the
+ * limit. Many rows first unpack groups to bytes and floats, a panel that stays in L1 for all tiles:
  * instructions are the limit, and the unpacking ones would be repeated in every tile.
  */
 #include "kernels/x86/avx512.h"
@@ -15,16 +15,19 @@
 #include <string.h>
 
 #define LINE           64
-#define TILE_MAX       12   /* accumulators of a tile: as many integer ones beside them fit the registers */
-#define PANEL_GROUPS   2    /* groups that share each activation load: with one, loads would be the limit */
+#define TILE_MAX       12 /* accumulators of a tile; as many integer ones fill the registers */
+#define PANEL_GROUPS   2 /* groups that share each activation load: with one, loads are the limit */
 #define PANEL_TILE_MAX (TILE_MAX / PANEL_GROUPS)
-#define PANEL_MIN      (TILE_MAX + 1) /* activation rows from which a panel pays: below, one tile reads each weight once */
 #define PANEL_BLOCKS   24   /* blocks of a panel: 30 KB, and no limit to n_cols */
 #define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
 
-/* Weights of up to two groups for some blocks, as VPDPBUSD and the float part want them. */
+/* Activation rows from which a panel pays: below, one tile has them all and reads weights once. */
+#define PANEL_MIN (TILE_MAX + 1)
+
+/* Weights of up to two groups for some blocks, as VPDPBUSD and the float part want them.
+ * Line j of w: byte 4r + b is weight k = 4j + b of row r. */
 struct panel {
-    uint8_t w[PANEL_GROUPS][PANEL_BLOCKS][8 * LINE]; /* line j: byte 4r + b is weight k = 4j + b of row r */
+    uint8_t w[PANEL_GROUPS][PANEL_BLOCKS][8 * LINE];
     float d[PANEL_GROUPS][PANEL_BLOCKS][KERN_ROWS];
     float m[PANEL_GROUPS][PANEL_BLOCKS][KERN_ROWS]; /* Q4_1 only */
 };
@@ -94,7 +97,7 @@ KERN_INLINE __m512i broadcast4(const int8_t *q)
     return _mm512_set1_epi32(four);
 }
 
-/* -zero * isum in every lane, without leaving the vector unit: |isum| < 2^15, so its low half is all of it. */
+/* -zero * isum in every lane, all in the vector unit: |isum| < 2^15, its low half is all of it. */
 KERN_INLINE __m512i minus_zero(const int32_t *isum, int32_t zero)
 {
     return _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(-zero & 0xffff),
@@ -103,20 +106,22 @@ KERN_INLINE __m512i minus_zero(const int32_t *isum, int32_t zero)
 
 KERN_INLINE __m512i isum_start(const struct tile_in *in, size_t at, const enum dtype type)
 {
-    return type == DTYPE_Q4_1 ? _mm512_setzero_si512() : minus_zero(in->isum + at, type == DTYPE_Q4_0 ? 8 : 128);
+    return type == DTYPE_Q4_1 ? _mm512_setzero_si512()
+                              : minus_zero(in->isum + at, type == DTYPE_Q4_0 ? 8 : 128);
 }
 
-/* The contract's float part of one block for 16 rows and one activation row; at: its block there. */
-KERN_INLINE __m512 add_block(__m512 acc, __m512i isum, __m512 d, __m512 m, const struct tile_in *in, size_t at,
-                             const enum dtype type)
+/* The contract's float part of a block for 16 rows and one activation row, whose block is `at`. */
+KERN_INLINE __m512 add_block(__m512 acc, __m512i isum, __m512 d, __m512 m, const struct tile_in *in,
+                             size_t at, const enum dtype type)
 {
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(d, _mm512_set1_ps(in->d[at])), acc);
+    acc =
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(d, _mm512_set1_ps(in->d[at])), acc);
     return type == DTYPE_Q4_1 ? _mm512_fmadd_ps(m, _mm512_set1_ps(in->sum[at]), acc) : acc;
 }
 
 /* y[i][0 .. 15] = packed group . activations i for n rows, all blocks. */
-KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group, const struct tile_in *in,
-                             const enum dtype type, const uint32_t n)
+KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
+                             const struct tile_in *in, const enum dtype type, const uint32_t n)
 {
     const size_t block_bytes = type == DTYPE_Q8_0 ? 544 : type == DTYPE_Q4_1 ? 320 : 288;
     __m512 acc[TILE_MAX];
@@ -136,8 +141,9 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group, c
         for (uint32_t j = 0; j < 8; j++) {
             KERN_UNROLL
             for (uint32_t i = 0; i < n; i++)
-                isum[i] = _mm512_dpbusd_epi32(isum[i], block.line[j],
-                                              broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j));
+                isum[i] = _mm512_dpbusd_epi32(
+                    isum[i], block.line[j],
+                    broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j));
         }
         KERN_UNROLL
         for (uint32_t i = 0; i < n; i++)
@@ -148,12 +154,12 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group, c
         _mm512_mask_storeu_ps(out->y + i * out->stride, out->rows[0], acc[i]);
 }
 
-KERN_INLINE void direct_tile_n(const struct tile_out *out, const uint8_t *group, const struct tile_in *in,
-                               const enum dtype type, uint32_t n)
+KERN_INLINE void direct_tile_n(const struct tile_out *out, const uint8_t *group,
+                               const struct tile_in *in, const enum dtype type, uint32_t n)
 {
-#define CASE(N)                                                                                                \
-    case N:                                                                                                    \
-        direct_tile(out, group, in, type, N);                                                                  \
+#define CASE(N)                                                                                    \
+    case N:                                                                                        \
+        direct_tile(out, group, in, type, N);                                                      \
         break
     switch (n) {
         CASE(1);
@@ -184,9 +190,9 @@ KERN_INLINE void prefetch_ahead(struct ahead *ahead, const uint32_t n_groups)
 }
 
 /* The same for n_blocks blocks of a panel of n_groups groups. */
-KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *panel, const struct tile_in *in,
-                            struct ahead *ahead, uint32_t n_blocks, const enum dtype type,
-                            const uint32_t n_groups, const uint32_t n)
+KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *panel,
+                            const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
+                            const enum dtype type, const uint32_t n_groups, const uint32_t n)
 {
     __m512 acc[PANEL_GROUPS][PANEL_TILE_MAX];
     __m512i isum[PANEL_GROUPS][PANEL_TILE_MAX];
@@ -195,8 +201,10 @@ KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *pane
     for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
         for (uint32_t g = 0; g < n_groups; g++)
-            acc[g][i] = out->first ? _mm512_setzero_ps()
-                                   : _mm512_maskz_loadu_ps(out->rows[g], out->y + i * out->stride + g * KERN_ROWS);
+            acc[g][i] =
+                out->first
+                    ? _mm512_setzero_ps()
+                    : _mm512_maskz_loadu_ps(out->rows[g], out->y + i * out->stride + g * KERN_ROWS);
     }
     for (uint32_t b = 0; b < n_blocks; b++) {
         prefetch_ahead(ahead, n_groups);
@@ -237,20 +245,21 @@ KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *pane
     for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
         for (uint32_t g = 0; g < n_groups; g++)
-            _mm512_mask_storeu_ps(out->y + i * out->stride + g * KERN_ROWS, out->rows[g], acc[g][i]);
+            _mm512_mask_storeu_ps(out->y + i * out->stride + g * KERN_ROWS, out->rows[g],
+                                  acc[g][i]);
     }
 }
 
-KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *panel, const struct tile_in *in,
-                              struct ahead *ahead, uint32_t n_blocks, const enum dtype type, uint32_t n_groups,
-                              uint32_t n)
+KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *panel,
+                              const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
+                              const enum dtype type, uint32_t n_groups, uint32_t n)
 {
-#define CASE(N)                                                                                                \
-    case N:                                                                                                    \
-        if (n_groups == 2)                                                                                     \
-            panel_tile(out, panel, in, ahead, n_blocks, type, 2, N);                                                  \
-        else                                                                                                   \
-            panel_tile(out, panel, in, ahead, n_blocks, type, 1, N);                                                  \
+#define CASE(N)                                                                                    \
+    case N:                                                                                        \
+        if (n_groups == 2)                                                                         \
+            panel_tile(out, panel, in, ahead, n_blocks, type, 2, N);                               \
+        else                                                                                       \
+            panel_tile(out, panel, in, ahead, n_blocks, type, 1, N);                               \
         break
     switch (n) {
         CASE(1);
@@ -264,7 +273,8 @@ KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *pa
 }
 
 /* Fills one group of a panel from n_blocks packed blocks. */
-static void panel_fill(struct panel *panel, uint32_t g, enum dtype type, const uint8_t *src, uint32_t n_blocks)
+static void panel_fill(struct panel *panel, uint32_t g, enum dtype type, const uint8_t *src,
+                       uint32_t n_blocks)
 {
     size_t block_bytes = pack_group_bytes(type, KERN_BLOCK);
     struct block block;
@@ -288,7 +298,8 @@ static struct tile_in tile_in_at(const struct quant_rows *x, uint32_t i0, uint32
 {
     size_t n_blocks = x->n_cols / KERN_BLOCK, at = i0 * n_blocks + block0;
 
-    return (struct tile_in){x->q + at * KERN_BLOCK, x->d + at, x->sum + at, x->isum + at, x->n_cols, n_blocks};
+    return (struct tile_in){x->q + at * KERN_BLOCK, x->d + at, x->sum + at,
+                            x->isum + at,           x->n_cols, n_blocks};
 }
 
 /* Bound t of n things shared out to n_tiles tiles, as equally as they can be. */
@@ -298,8 +309,8 @@ static uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
 }
 
 /* Few activation rows: one group, its packed weights read once for each tile. */
-static void direct_group(struct tile_out out, const uint8_t *group, enum dtype type, const struct quant_rows *x,
-                         uint32_t n)
+static void direct_group(struct tile_out out, const uint8_t *group, enum dtype type,
+                         const struct quant_rows *x, uint32_t n)
 {
     uint32_t n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
     float *y = out.y;
@@ -319,10 +330,11 @@ static void direct_group(struct tile_out out, const uint8_t *group, enum dtype t
 }
 
 /* Many activation rows: n_groups groups (1 or 2) through a panel. */
-static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype type, uint32_t n_groups,
-                         const struct quant_rows *x, uint32_t n)
+static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype type,
+                         uint32_t n_groups, const struct quant_rows *x, uint32_t n)
 {
-    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK), group_bytes = pack_group_bytes(type, x->n_cols);
+    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK),
+           group_bytes = pack_group_bytes(type, x->n_cols);
     uint32_t n_blocks = x->n_cols / KERN_BLOCK, n_tiles = (n + PANEL_TILE_MAX - 1) / PANEL_TILE_MAX;
     float *y = out.y;
     _Alignas(64) struct panel panel;
@@ -330,7 +342,8 @@ static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype t
     for (uint32_t b = 0; b < n_blocks; b += PANEL_BLOCKS) {
         uint32_t part = n_blocks - b < PANEL_BLOCKS ? n_blocks - b : PANEL_BLOCKS;
         /* Next come these groups' next blocks or, after the last, the next groups' first ones. */
-        const uint8_t *next = b + part < n_blocks ? group + (b + part) * block_bytes : group + n_groups * group_bytes;
+        const uint8_t *next =
+            b + part < n_blocks ? group + (b + part) * block_bytes : group + n_groups * group_bytes;
         struct ahead ahead = {{(const char *)next, (const char *)next + group_bytes}, 0};
         uint32_t lines_left = (uint32_t)(part * block_bytes / LINE);
 
@@ -367,7 +380,8 @@ KERN_INLINE __m512 float_weights(const uint8_t *group, const enum dtype type, si
 
 /* y[i][0 .. 15] = group . x[i] for n <= 4 rows: four chains each. */
 KERN_INLINE void float_tile(float *y, size_t y_stride, __mmask16 rows, const uint8_t *group,
-                            const enum dtype type, const float *x, uint32_t n_cols, const uint32_t n)
+                            const enum dtype type, const float *x, uint32_t n_cols,
+                            const uint32_t n)
 {
     __m512 chain[4][4];
 
@@ -384,14 +398,15 @@ KERN_INLINE void float_tile(float *y, size_t y_stride, __mmask16 rows, const uin
 
             KERN_UNROLL
             for (uint32_t i = 0; i < n; i++)
-                chain[i][c] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(size_t)i * n_cols + k + c]), chain[i][c]);
+                chain[i][c] =
+                    _mm512_fmadd_ps(w, _mm512_set1_ps(x[(size_t)i * n_cols + k + c]), chain[i][c]);
         }
     }
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++)
-        _mm512_mask_storeu_ps(
-            y + i * y_stride, rows,
-            _mm512_add_ps(_mm512_add_ps(chain[i][0], chain[i][2]), _mm512_add_ps(chain[i][1], chain[i][3])));
+        _mm512_mask_storeu_ps(y + i * y_stride, rows,
+                              _mm512_add_ps(_mm512_add_ps(chain[i][0], chain[i][2]),
+                                            _mm512_add_ps(chain[i][1], chain[i][3])));
 }
 
 KERN_INLINE void float_group(float *y, size_t y_stride, __mmask16 rows, const uint8_t *group,
@@ -400,9 +415,11 @@ KERN_INLINE void float_group(float *y, size_t y_stride, __mmask16 rows, const ui
     uint32_t i = 0;
 
     for (; i + 4 <= n; i += 4)
-        float_tile(y + i * y_stride, y_stride, rows, group, type, x + (size_t)i * n_cols, n_cols, 4);
+        float_tile(y + i * y_stride, y_stride, rows, group, type, x + (size_t)i * n_cols, n_cols,
+                   4);
     for (; i < n; i++)
-        float_tile(y + i * y_stride, y_stride, rows, group, type, x + (size_t)i * n_cols, n_cols, 1);
+        float_tile(y + i * y_stride, y_stride, rows, group, type, x + (size_t)i * n_cols, n_cols,
+                   1);
 }
 
 /* Mask of the rows of group g that the matrix has. */
@@ -413,8 +430,8 @@ static __mmask16 group_rows(const struct packed_matrix *w, uint32_t g)
     return left >= KERN_ROWS ? 0xffff : (__mmask16)((1u << left) - 1);
 }
 
-void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0, uint32_t group1,
-                   const struct quant_rows *q, const float *x, uint32_t n)
+void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                   uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n)
 {
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
     int is_int = w->type == DTYPE_Q4_0 || w->type == DTYPE_Q4_1 || w->type == DTYPE_Q8_0;

@@ -51,7 +51,8 @@ static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
         return max_bits >= 0x7f800000 ? NAN : 0;
     }
     for (uint32_t i = 0; i < 4; i++)
-        q4[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(127 / max)));
+        q4[i] = _mm256_cvtps_epi32(
+            _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(127 / max)));
     /* Packing works in each half: the result's groups of four are 0 2 4 6 | 1 3 5 7. */
     bytes = _mm256_packs_epi16(_mm256_packs_epi32(q4[0], q4[1]), _mm256_packs_epi32(q4[2], q4[3]));
     _mm256_storeu_si256((void *)q, _mm256_permutevar8x32_epi32(bytes, order));
@@ -114,8 +115,10 @@ static void avx2_rope(float *x, const float *cos, const float *sin, uint32_t hd)
 
     for (uint32_t i = 0; i < hd; i += 8) {
         __m256 v = _mm256_loadu_ps(x + i);
-        __m256 c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cos + i / 2)), twice);
-        __m256 s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sin + i / 2)), twice);
+        __m256 c =
+            _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cos + i / 2)), twice);
+        __m256 s =
+            _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sin + i / 2)), twice);
         __m256 swapped = _mm256_permute_ps(v, 0xb1);
 
         /* Even lanes subtract, odd lanes add. */
@@ -125,8 +128,10 @@ static void avx2_rope(float *x, const float *cos, const float *sin, uint32_t hd)
 
 static uint32_t avx2_argmax(const float *x, uint32_t n, int *ret_bad)
 {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), largest = _mm256_set1_epi32(0x7f7fffff);
-    __m256i best_at = _mm256_setzero_si256(), bad = best_at, at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff),
+                  largest = _mm256_set1_epi32(0x7f7fffff);
+    __m256i best_at = _mm256_setzero_si256(), bad = best_at,
+            at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     __m256 best = _mm256_set1_ps(-INFINITY);
     uint32_t lane_at[8], found = UINT32_MAX;
     float lane[8], max;
@@ -135,7 +140,8 @@ static uint32_t avx2_argmax(const float *x, uint32_t n, int *ret_bad)
         __m256i valid = first_lanes256(n - i);
         __m256 v = _mm256_maskload_ps(x + i, valid);
         __m256i a = _mm256_and_si256(_mm256_castps_si256(v), magnitude);
-        __m256 larger = _mm256_and_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), _mm256_castsi256_ps(valid));
+        __m256 larger =
+            _mm256_and_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), _mm256_castsi256_ps(valid));
 
         bad = _mm256_or_si256(bad, _mm256_cmpgt_epi32(a, largest));
         best = _mm256_blendv_ps(best, v, larger);

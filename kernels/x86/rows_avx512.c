@@ -101,8 +101,10 @@ static void avx512_rope(float *x, const float *cos, const float *sin, uint32_t h
 
     for (uint32_t i = 0; i < hd; i += 16) {
         __m512 v = _mm512_loadu_ps(x + i);
-        __m512 c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(cos + i / 2)));
-        __m512 s = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(sin + i / 2)));
+        __m512 c =
+            _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(cos + i / 2)));
+        __m512 s =
+            _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(sin + i / 2)));
         __m512 swapped = _mm512_permute_ps(v, 0xb1);
 
         /* Even lanes subtract, odd lanes add. */

@@ -2,8 +2,9 @@
 /*
  * unroll.h - what the vector kernels ask of the compiler.
  *
- * Arrays of vectors only live in registers when every loop over them is unrolled, and a tile's size is
- * only a constant when its function is inlined. Without optimisation both still give right results.
+ * Arrays of vectors only live in registers when every loop over them is unrolled, and a tile's size
+ * is only a constant when its function is inlined. Without optimisation both still give right
+ * results.
  */
 #ifndef KERNELS_X86_UNROLL_H
 #define KERNELS_X86_UNROLL_H

@@ -32,7 +32,7 @@ void *guard_alloc(size_t bytes, size_t align)
 
 void guard_free(void *buffer, size_t bytes)
 {
-    /* The buffer starts within the inside's last bytes, so only its end is certain: leave the guards. */
+    /* Only the pages that hold the buffer are known here: the guards stay, they cost no memory. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uint8_t *first = (uint8_t *)((uintptr_t)buffer / page * page);
 
@@ -64,10 +64,12 @@ int is_poison(const void *p, size_t bytes)
     return 1;
 }
 
-void check_same_floats(const float *actual, const float *expected, size_t n, const char *file, int line)
+void check_same_floats(const float *actual, const float *expected, size_t n, const char *file,
+                       int line)
 {
     for (size_t i = 0; i < n; i++) {
-        if (memcmp(&actual[i], &expected[i], sizeof *actual) == 0 || (isnan(actual[i]) && isnan(expected[i])))
+        if (memcmp(&actual[i], &expected[i], sizeof *actual) == 0 ||
+            (isnan(actual[i]) && isnan(expected[i])))
             continue;
         ck_abort_msg("%s:%d: element %zu is %a, expected %a", file, line, i, (double)actual[i],
                      (double)expected[i]);

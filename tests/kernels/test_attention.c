@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over pages: each variant against the reference bit for bit, and against a plain softmax in
- * double. Pages are separate buffers that end at forbidden pages, in no order.
+ * Attention over pages: each variant against the reference bit for bit, and against a plain softmax
+ * in double. Pages are separate buffers that end at forbidden pages, in no order.
  */
 #include "tests/kernels/kern_test.h"
 
@@ -16,7 +16,7 @@
 struct cache {
     uint32_t hd;
     uint16_t *k[N_PAGES], *v[N_PAGES];
-    float *q;                                 /* [GROUP_MAX][hd] */
+    float *q; /* [GROUP_MAX][hd] */
 };
 
 static float keys[KERN_SPLIT][HD_MAX], values[KERN_SPLIT][HD_MAX];
@@ -48,7 +48,8 @@ static void cache_init(struct cache *c, uint32_t hd, uint64_t seed)
 static void cache_fill(struct cache *c, uint32_t p0, uint32_t p1)
 {
     for (uint32_t p = p0; p < p1; p++)
-        kern->kv_store(c->k[p / KERN_PAGE], c->v[p / KERN_PAGE], p % KERN_PAGE, keys[p], values[p], c->hd);
+        kern->kv_store(c->k[p / KERN_PAGE], c->v[p / KERN_PAGE], p % KERN_PAGE, keys[p], values[p],
+                       c->hd);
 }
 
 static void cache_fini(struct cache *c)
@@ -66,11 +67,11 @@ struct partial {
     float o[GROUP_MAX * HD_MAX], m[GROUP_MAX], sum[GROUP_MAX];
 };
 
-static void attend(const struct cpu_kernels *table, struct partial *out, const struct cache *c, uint32_t n_pos,
-                   uint32_t group, float scale)
+static void attend(const struct cpu_kernels *table, struct partial *out, const struct cache *c,
+                   uint32_t n_pos, uint32_t group, float scale)
 {
-    table->attention(out->o, out->m, out->sum, c->q, (const uint16_t *const *)c->k, (const uint16_t *const *)c->v,
-                     n_pos, group, c->hd, scale);
+    table->attention(out->o, out->m, out->sum, c->q, (const uint16_t *const *)c->k,
+                     (const uint16_t *const *)c->v, n_pos, group, c->hd, scale);
 }
 
 static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
@@ -78,7 +79,8 @@ static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
 
 START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
 {
-    static const uint32_t counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100, 128, 129, 511, 512};
+    static const uint32_t counts[] = {1,  2,  7,  8,  9,  15, 16,  17,  31,  32,  33,
+                                      47, 48, 49, 63, 64, 65, 100, 128, 129, 511, 512};
     uint32_t hd = dims[_i], filled = 0;
     static struct partial actual, expected;
     struct cache c;
@@ -95,7 +97,8 @@ START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
             ck_assert_same_floats(actual.o, expected.o, group * hd);
             ck_assert_mem_eq(actual.m, expected.m, sizeof actual.m);
             ck_assert_mem_eq(actual.sum, expected.sum, sizeof actual.sum);
-            ck_assert(is_poison(actual.o + group * hd, sizeof actual.o - group * hd * sizeof *actual.o));
+            ck_assert(
+                is_poison(actual.o + group * hd, sizeof actual.o - group * hd * sizeof *actual.o));
         }
     }
     cache_fini(&c);
@@ -103,7 +106,8 @@ START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
 END_TEST
 
 /* Softmax attention of head h in double over the first n positions. */
-static void exact_attention(double *out, const struct cache *c, uint32_t h, uint32_t n, double scale)
+static void exact_attention(double *out, const struct cache *c, uint32_t h, uint32_t n,
+                            double scale)
 {
     static double weight[KERN_SPLIT];
     double max = -INFINITY, total = 0;
@@ -141,11 +145,12 @@ START_TEST(attention_equals_softmax_in_double)
         kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, hd);
         for (uint32_t h = 0; h < 3; h++) {
             exact_attention(exact, &c, h, counts[i], 0.125);
-            /* |V| <= 1. A score of at most hd / 2 terms of 4 in each chain, times 1/8, is off by up to
-             * hd / 2 * 2^-24 * hd / 2: a weight's relative error, twice (sum), plus 512 + 8 roundings
-             * and exp's 2^-22. */
+            /* |V| <= 1. A score of at most hd / 2 terms of 4 in each chain, times 1/8, is off by up
+             * to hd / 2 * 2^-24 * hd / 2: a weight's relative error, twice (sum), plus 512 + 8
+             * roundings and exp's 2^-22. */
             for (uint32_t d = 0; d < hd; d++)
-                ck_assert(fabs((double)out[h * hd + d] - exact[d]) <= (hd * hd / 2.0 + 600) * 0x1p-24);
+                ck_assert(fabs((double)out[h * hd + d] - exact[d]) <=
+                          (hd * hd / 2.0 + 600) * 0x1p-24);
         }
     }
     cache_fini(&c);
@@ -154,7 +159,8 @@ END_TEST
 
 START_TEST(what_lies_beyond_the_positions_never_shows)
 {
-    static const uint16_t stale[] = {0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xffff}; /* NaN, infinities, 65504, NaN */
+    /* NaN, infinities, 65504, NaN */
+    static const uint16_t stale[] = {0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xffff};
     static struct partial actual, expected;
     struct cache c;
 
@@ -269,7 +275,8 @@ START_TEST(kv_store_puts_each_half_where_the_contract_says)
     for (uint32_t slot = 0; slot < KERN_PAGE; slot += 7) {
         uint16_t *k_page = guard_alloc(page_bytes, 64), *v_page = guard_alloc(page_bytes, 64);
 
-        for (uint32_t d = 0; d < hd; d++) { /* any bits at all: also NaN, subnormal, beyond half's range */
+        /* Any bits at all: also NaN, subnormal, beyond half's range. */
+        for (uint32_t d = 0; d < hd; d++) {
             uint32_t k_bits = (uint32_t)random_bits(&state), v_bits = (uint32_t)random_bits(&state);
 
             memcpy(&k[d], &k_bits, 4);
@@ -282,7 +289,8 @@ START_TEST(kv_store_puts_each_half_where_the_contract_says)
         kern->kv_store(k_page, v_page, slot, k, v, hd);
         for (uint32_t p = 0; p < KERN_PAGE; p++) {
             for (uint32_t d = 0; d < hd; d++) {
-                uint16_t in_k = k_page[p / 16 * hd * 16 + d * 16 + p % 16], in_v = v_page[p * hd + d];
+                uint16_t in_k = k_page[p / 16 * hd * 16 + d * 16 + p % 16],
+                         in_v = v_page[p * hd + d];
 
                 ck_assert_uint_eq(in_k, p == slot ? f32_to_f16(k[d]) : POISON * 257);
                 ck_assert_uint_eq(in_v, p == slot ? f32_to_f16(v[d]) : POISON * 257);
@@ -300,7 +308,8 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("attention");
 
     tcase_set_timeout(tc, 300);
-    tcase_add_loop_test(tc, every_number_of_positions_and_heads_gives_the_reference_bits, 0, N_DIMS);
+    tcase_add_loop_test(tc, every_number_of_positions_and_heads_gives_the_reference_bits, 0,
+                        N_DIMS);
     tcase_add_loop_test(tc, attention_equals_softmax_in_double, 0, N_DIMS);
     tcase_add_test(tc, what_lies_beyond_the_positions_never_shows);
     tcase_add_test(tc, a_nan_key_makes_its_heads_nan);

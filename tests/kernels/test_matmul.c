@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix products: each variant against the reference bit for bit, and against sums in double with an
- * error bound from the number of roundings (unit roundoff u = 2^-24; Higham 2002, section 3.1).
+ * Matrix products: each variant against the reference bit for bit, and against sums in double with
+ * an error bound from the number of roundings (unit roundoff u = 2^-24; Higham 2002, section 3.1).
  */
 #include "tests/kernels/kern_test.h"
 
 #include <math.h>
 #include <string.h>
 
-static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16, DTYPE_BF16, DTYPE_F32};
+static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0,
+                                   DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
 #define N_TYPES 6
 
 /* A matrix and activations, every buffer ending at a forbidden page. */
@@ -33,7 +34,8 @@ static void random_row(uint8_t *row, enum dtype type, uint32_t n_cols, uint64_t 
 
     for (uint32_t b = 0; b < n_cols / KERN_BLOCK; b++) {
         uint8_t *block = row + b * block_bytes;
-        uint16_t d = f32_to_f16(0.02f * random_float(state)), m = f32_to_f16(0.1f * random_float(state));
+        uint16_t d = f32_to_f16(0.02f * random_float(state)),
+                 m = f32_to_f16(0.1f * random_float(state));
 
         for (uint32_t i = 0; i < KERN_BLOCK && is_float(type); i++) {
             float f = random_float(state);
@@ -56,7 +58,8 @@ static void random_row(uint8_t *row, enum dtype type, uint32_t n_cols, uint64_t 
     }
 }
 
-static void problem_init(struct problem *p, enum dtype type, uint32_t n_rows, uint32_t n_cols, uint32_t n)
+static void problem_init(struct problem *p, enum dtype type, uint32_t n_rows, uint32_t n_cols,
+                         uint32_t n)
 {
     uint32_t n_groups = (n_rows + KERN_ROWS - 1) / KERN_ROWS;
     size_t group_bytes = pack_group_bytes(type, n_cols), row_bytes = group_bytes / KERN_ROWS;
@@ -97,8 +100,8 @@ static void problem_fini(struct problem *p)
 }
 
 /* Runs groups g0 .. g1 - 1 with n rows, as the contract allows it: the unused input is NULL. */
-static void run(const struct cpu_kernels *table, float *y, size_t y_stride, const struct problem *p, uint32_t g0,
-                uint32_t g1, uint32_t n)
+static void run(const struct cpu_kernels *table, float *y, size_t y_stride, const struct problem *p,
+                uint32_t g0, uint32_t g1, uint32_t n)
 {
     int floats = is_float(p->w.type);
 
@@ -189,7 +192,8 @@ START_TEST(a_row_alone_gives_the_bits_it_gives_among_others)
     run(kern, y[0], ROWS, &p, 0, 3, N);
     for (uint32_t i = 0; i < N; i++) {
         size_t block = (size_t)i * p.n_blocks;
-        struct quant_rows one = {p.q.q + block * KERN_BLOCK, p.q.d + block, p.q.sum + block, p.q.isum + block, COLS};
+        struct quant_rows one = {p.q.q + block * KERN_BLOCK, p.q.d + block, p.q.sum + block,
+                                 p.q.isum + block, COLS};
 
         kern->matmul(alone, ROWS, &p.w, 0, 3, &one, p.x + (size_t)i * COLS, 1);
         ck_assert_same_floats(alone, y[i], ROWS);
@@ -198,8 +202,8 @@ START_TEST(a_row_alone_gives_the_bits_it_gives_among_others)
 }
 END_TEST
 
-/* For one output: the sum in double of weights times (dequantised) activations, the sum of the magnitudes
- * of what the kernel adds up, and how far quantisation may move the result. */
+/* For one output: the sum in double of weights times (dequantised) activations, the sum of the
+ * magnitudes of what the kernel adds up, and how far quantisation may move the result. */
 struct exact {
     double sum, magnitude, quantisation, unquantised;
 };
@@ -220,7 +224,7 @@ static struct exact exact_dot(const struct problem *p, const float *w, uint32_t 
             e.sum += weight * used;
             e.unquantised += weight * x;
             e.quantisation += fabs(weight) * d * 0.50001;
-            /* 0.1: the largest minimum of a random Q4_1 block, added and taken off again within it */
+            /* 0.1 is the largest |m| of a random Q4_1 block: |d q| <= |w| + |m|, and |m| itself */
             e.magnitude += (fabs(weight) + (p->w.type == DTYPE_Q4_1 ? 0.2 : 0)) * fabs(used);
         }
     }
@@ -241,12 +245,13 @@ START_TEST(products_equal_sums_in_double_within_the_roundings)
         for (uint32_t i = 0; i < N; i++) {
             struct exact e = exact_dot(&p, w, i);
             double got = (double)y[i][r];
-            /* Floats: COLS / 4 fused steps and 2 sums. Integers: at most 2 fused steps a block, and 3
-             * roundings in their factors and in the dequantised weight itself. */
-            double bound = (is_float(types[_i]) ? COLS / 4 + 2 : 2 * COLS / KERN_BLOCK + 3) * u * e.magnitude;
+            /* Floats: COLS / 4 fused steps and 2 sums. Integers: at most 2 fused steps a block, and
+             * 3 roundings in their factors and in the dequantised weight itself. */
+            double bound =
+                (is_float(types[_i]) ? COLS / 4 + 2 : 2 * COLS / KERN_BLOCK + 3) * u * e.magnitude;
 
-            ck_assert_msg(fabs(got - e.sum) <= bound, "row %u, %u: %g, expected %g +- %g", r, i, got, e.sum,
-                          bound);
+            ck_assert_msg(fabs(got - e.sum) <= bound, "row %u, %u: %g, expected %g +- %g", r, i,
+                          got, e.sum, bound);
             if (!is_float(types[_i]))
                 ck_assert(fabs(got - e.unquantised) <= e.quantisation + bound);
         }
@@ -263,12 +268,16 @@ START_TEST(the_largest_products_do_not_saturate)
         enum dtype type;
         uint8_t byte;
         int weight;
-    } cases[] = {{DTYPE_Q8_0, 0x80, -128}, {DTYPE_Q8_0, 0x7f, 127}, {DTYPE_Q4_0, 0xff, 7},
-                 {DTYPE_Q4_0, 0x00, -8},   {DTYPE_Q4_1, 0xff, 15}};
+    } cases[] = {{DTYPE_Q8_0, 0x80, -128},
+                 {DTYPE_Q8_0, 0x7f, 127},
+                 {DTYPE_Q4_0, 0xff, 7},
+                 {DTYPE_Q4_0, 0x00, -8},
+                 {DTYPE_Q4_1, 0xff, 15}};
     enum { N = 18, COLS = 64 };
 
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        size_t row_bytes = pack_group_bytes(cases[c].type, COLS) / KERN_ROWS, block_bytes = row_bytes / 2;
+        size_t row_bytes = pack_group_bytes(cases[c].type, COLS) / KERN_ROWS,
+               block_bytes = row_bytes / 2;
         uint8_t src[KERN_ROWS * 68];
         _Alignas(64) uint8_t data[2 * 544];
         float x[N][COLS], d[N][2], sum[N][2], y[N][KERN_ROWS];
@@ -279,7 +288,8 @@ START_TEST(the_largest_products_do_not_saturate)
 
         memset(src, cases[c].byte, sizeof src);
         for (uint32_t b = 0; b < 2 * KERN_ROWS; b++)
-            memcpy(src + b * block_bytes, (uint8_t[]){0x00, 0x3c, 0, 0}, cases[c].type == DTYPE_Q4_1 ? 4 : 2);
+            memcpy(src + b * block_bytes, (uint8_t[]){0x00, 0x3c, 0, 0},
+                   cases[c].type == DTYPE_Q4_1 ? 4 : 2);
         pack_group(data, cases[c].type, src, KERN_ROWS, COLS, 0);
         for (uint32_t i = 0; i < N; i++) {
             for (uint32_t k = 0; k < COLS; k++)

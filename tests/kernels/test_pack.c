@@ -13,8 +13,7 @@
 static double half_value(uint32_t h)
 {
     int exponent = (int)(h >> 10 & 31), fraction = (int)(h & 1023);
-    double magnitude =
-        exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    double magnitude = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
 
     return h & 0x8000 ? -magnitude : magnitude;
 }
@@ -39,7 +38,8 @@ END_TEST
 START_TEST(every_half_survives_the_way_through_a_float)
 {
     for (uint32_t h = 0; h < 65536; h++) {
-        uint32_t quiet = (h & 0x7fff) > 0x7c00 ? 0x200 : 0; /* NaN are made quiet, as the hardware does */
+        /* NaN are made quiet, as the hardware does. */
+        uint32_t quiet = (h & 0x7fff) > 0x7c00 ? 0x200 : 0;
 
         ck_assert_uint_eq(f32_to_f16(f16_to_f32((uint16_t)h)), h | quiet);
     }
@@ -114,14 +114,16 @@ START_TEST(float_rows_are_read_as_they_are)
 }
 END_TEST
 
-static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_BF16};
+static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_Q4_0,
+                                   DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_BF16};
 
 START_TEST(a_packed_row_has_the_weights_of_its_source)
 {
     enum dtype type = types[_i];
     uint32_t n_rows = 37, n_cols = 96, n_groups = 3;
     size_t group_bytes = pack_group_bytes(type, n_cols), row_bytes = group_bytes / KERN_ROWS;
-    uint8_t *src = guard_alloc(n_rows * row_bytes, 1), *data = guard_alloc(n_groups * group_bytes, 32);
+    uint8_t *src = guard_alloc(n_rows * row_bytes, 1),
+            *data = guard_alloc(n_groups * group_bytes, 32);
     struct packed_matrix w = {type, n_rows, n_cols, data};
     float expected[96], actual[96];
     uint64_t state = 1;

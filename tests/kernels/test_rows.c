@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels over one row of values: each variant against the reference bit for bit, and against libm in
- * double with bounds from the number of roundings (unit roundoff u = 2^-24).
+ * Kernels over one row of values: each variant against the reference bit for bit, and against libm
+ * in double with bounds from the number of roundings (unit roundoff u = 2^-24).
  */
 #include "tests/kernels/kern_test.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const uint32_t lengths[] = {16, 32, 48, 64, 80, 128, 576, 1536, 2048};
-#define N_LENGTHS 9
+#define N_LENGTHS  9
 #define LENGTH_MAX 2048
 
 /* n random floats up to `scale`, the last of them before a forbidden page. */
@@ -32,28 +32,11 @@ static float float_of_bits(uint32_t bits)
 }
 
 /* Special values and values at the edges of the functions' branches. */
-static const float special[] = {0,
-                                -0.0f,
-                                1e-45f,
-                                -1e-40f,
-                                1.17549435e-38f,
-                                3.4e38f,
-                                -3.4e38f,
-                                INFINITY,
-                                -INFINITY,
-                                NAN,
-                                -87.33f,
-                                -87.330009f,
-                                -87.4f,
-                                88.37f,
-                                88.370009f,
-                                88.8f,
-                                0.34657359f,
-                                -0.34657359f,
-                                65504,
-                                65520,
-                                5.9604645e-8f,
-                                2.9802322e-8f};
+static const float special[] = {
+    0,        -0.0f,    1e-45f,        -1e-40f,      1.17549435e-38f, 3.4e38f,
+    -3.4e38f, INFINITY, -INFINITY,     NAN,          -87.33f,         -87.330009f,
+    -87.4f,   88.37f,   88.370009f,    88.8f,        0.34657359f,     -0.34657359f,
+    65504,    65520,    5.9604645e-8f, 2.9802322e-8f};
 #define N_SPECIAL 22
 
 START_TEST(exp_is_within_2_to_the_minus_22_of_libm)
@@ -67,7 +50,8 @@ START_TEST(exp_is_within_2_to_the_minus_22_of_libm)
         for (uint32_t j = 0; j < 1024; j++) {
             double expected = exp((double)x[j]);
 
-            ck_assert_msg(fabs((double)y[j] / expected - 1) < 0x1p-22, "exp(%a) = %a", (double)x[j], (double)y[j]);
+            ck_assert_msg(fabs((double)y[j] / expected - 1) < 0x1p-22, "exp(%a) = %a", (double)x[j],
+                          (double)y[j]);
         }
     }
 }
@@ -136,7 +120,8 @@ struct quantised {
     int32_t isum[3][LENGTH_MAX / 32];
 };
 
-static void quantise(const struct cpu_kernels *table, struct quantised *out, uint32_t r, const float *x, uint32_t n)
+static void quantise(const struct cpu_kernels *table, struct quantised *out, uint32_t r,
+                     const float *x, uint32_t n)
 {
     struct quant_rows rows = {out->q[0], out->d[0], out->sum[0], out->isum[0], n};
 
@@ -151,10 +136,12 @@ START_TEST(quantize_gives_the_reference_bits_and_touches_its_row_only)
     static struct quantised actual, expected;
 
     for (uint32_t b = 0; b < n_blocks; b++) {
-        float scale = ldexpf(1, (int)(random_bits(&state) % 250) - 125); /* also below KERN_QUANT_MIN */
+        /* Also below KERN_QUANT_MIN. */
+        float scale = ldexpf(1, (int)(random_bits(&state) % 250) - 125);
 
         for (uint32_t i = 0; i < 32; i++)
-            x[32 * b + i] = b % 7 == 6 ? special[random_bits(&state) % N_SPECIAL] : x[32 * b + i] * scale;
+            x[32 * b + i] =
+                b % 7 == 6 ? special[random_bits(&state) % N_SPECIAL] : x[32 * b + i] * scale;
     }
     memset(&actual, POISON, sizeof actual);
     memset(&expected, POISON, sizeof expected);
@@ -165,7 +152,8 @@ START_TEST(quantize_gives_the_reference_bits_and_touches_its_row_only)
     ck_assert_same_floats(actual.d[0], expected.d[0], 3 * n_blocks);
     ck_assert_same_floats(actual.sum[0], expected.sum[0], 3 * n_blocks);
     ck_assert(is_poison(actual.q[0], n) && is_poison(actual.q[0] + 2 * n, n));
-    ck_assert(is_poison(actual.d[0], 4 * n_blocks) && is_poison(actual.d[0] + 2 * n_blocks, 4 * n_blocks));
+    ck_assert(is_poison(actual.d[0], 4 * n_blocks) &&
+              is_poison(actual.d[0] + 2 * n_blocks, 4 * n_blocks));
     guard_free(x, n * 4);
 }
 END_TEST
@@ -234,7 +222,8 @@ START_TEST(quantize_of_zeros_is_zero)
 
     quantise(kern, &out, 0, x, 64);
     for (uint32_t b = 0; b < 2; b++)
-        ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b] == 0 && out.q[0][b] == 0);
+        ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b] == 0 &&
+                  out.q[0][b] == 0);
 }
 END_TEST
 
@@ -242,7 +231,8 @@ START_TEST(rmsnorm_gives_the_reference_bits_and_the_norm)
 {
     uint32_t n = lengths[_i];
     uint64_t state = n;
-    float *x = random_floats(n, 3, &state), *w = random_floats(n, 2, &state), *y = guard_alloc(n * 4, 4);
+    float *x = random_floats(n, 3, &state), *w = random_floats(n, 2, &state),
+          *y = guard_alloc(n * 4, 4);
     float expected[LENGTH_MAX];
     double squares = 0, scale;
 
@@ -270,7 +260,8 @@ START_TEST(swiglu_gives_the_reference_bits_and_the_function)
 {
     uint32_t n = lengths[_i];
     uint64_t state = n;
-    float *gate = random_floats(n, 20, &state), *up = random_floats(n, 2, &state), *y = guard_alloc(n * 4, 4);
+    float *gate = random_floats(n, 20, &state), *up = random_floats(n, 2, &state),
+          *y = guard_alloc(n * 4, 4);
     float expected[LENGTH_MAX];
 
     ref->swiglu(expected, gate, up, n);
@@ -279,7 +270,8 @@ START_TEST(swiglu_gives_the_reference_bits_and_the_function)
     for (uint32_t i = 0; i < n; i++) {
         double exact = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
 
-        ck_assert(fabs((double)y[i] - exact) <= fabs(exact) * 0x1p-21); /* exp 2^-22, and three roundings */
+        /* exp's 2^-22, and three roundings */
+        ck_assert(fabs((double)y[i] - exact) <= fabs(exact) * 0x1p-21);
     }
     for (uint32_t i = 0; i < n; i++)
         gate[i] = i < N_SPECIAL ? special[i] : 100 * gate[i];
@@ -312,7 +304,8 @@ START_TEST(rope_gives_the_reference_bits_and_rotates_pairs)
     static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
     uint32_t hd = dims[_i];
     uint64_t state = hd;
-    float *x = random_floats(hd, 3, &state), *c = random_floats(hd / 2, 1, &state), *s = random_floats(hd / 2, 1, &state);
+    float *x = random_floats(hd, 3, &state), *c = random_floats(hd / 2, 1, &state),
+          *s = random_floats(hd / 2, 1, &state);
     float before[256], expected[256];
 
     for (uint32_t i = 0; i < hd / 2; i++) {
@@ -327,10 +320,13 @@ START_TEST(rope_gives_the_reference_bits_and_rotates_pairs)
     kern->rope(x, c, s, hd);
     ck_assert_same_floats(x, expected, hd);
     for (uint32_t i = 0; i < hd / 2; i++) {
-        double x0 = (double)before[2 * i], x1 = (double)before[2 * i + 1], size = fabs(x0) + fabs(x1);
+        double x0 = (double)before[2 * i], x1 = (double)before[2 * i + 1],
+               size = fabs(x0) + fabs(x1);
 
-        ck_assert(fabs((double)x[2 * i] - (x0 * (double)c[i] - x1 * (double)s[i])) <= size * 0x1p-23);
-        ck_assert(fabs((double)x[2 * i + 1] - (x0 * (double)s[i] + x1 * (double)c[i])) <= size * 0x1p-23);
+        ck_assert(fabs((double)x[2 * i] - (x0 * (double)c[i] - x1 * (double)s[i])) <=
+                  size * 0x1p-23);
+        ck_assert(fabs((double)x[2 * i + 1] - (x0 * (double)s[i] + x1 * (double)c[i])) <=
+                  size * 0x1p-23);
     }
     guard_free(x, hd * 4);
     guard_free(c, hd / 2 * 4);
