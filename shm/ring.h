@@ -68,14 +68,17 @@ static inline void tkr_ring_put(struct tkr_ring_out *ring, const void *slot)
 {
     uint64_t *to = ring->slots + (size_t)(ring->pos & ring->mask) * TKR_SLOT_WORDS;
     uint32_t *half = (uint32_t *)(void *)to;
-    uint64_t words[TKR_SLOT_WORDS];
+    const uint8_t *from = slot;
     uint32_t second;
 
-    memcpy(words, slot, sizeof words);
-    memcpy(&second, (const uint8_t *)slot + 4, sizeof second);
+    memcpy(&second, from + 4, sizeof second);
     TKR_STORE_RELAXED(half + 1, second);
-    for (uint32_t i = 1; i < TKR_SLOT_WORDS; i++)
-        TKR_STORE_RELAXED(to + i, words[i]);
+    for (uint32_t i = 1; i < TKR_SLOT_WORDS; i++) {
+        uint64_t word;
+
+        memcpy(&word, from + 8 * i, sizeof word);
+        TKR_STORE_RELAXED(to + i, word);
+    }
     ring->pos++;
     /* Release pairs with the acquire in tkr_ring_ready(): the payload is written before seq. */
     TKR_STORE_RELEASE(half, ring->pos);
@@ -94,19 +97,21 @@ static inline int tkr_ring_take(struct tkr_ring_in *ring, void *ret_slot)
 {
     const uint64_t *from = ring->slots + (size_t)(ring->pos & ring->mask) * TKR_SLOT_WORDS;
     const uint32_t *half = (const uint32_t *)(const void *)from;
-    uint64_t words[TKR_SLOT_WORDS];
-    uint32_t second;
+    uint8_t *to = ret_slot;
+    uint64_t word;
 
     if (!tkr_ring_ready(ring))
         return -EAGAIN;
 
-    /* Not seq again: every byte is read once. */
-    second = TKR_LOAD_RELAXED(half + 1);
-    for (uint32_t i = 1; i < TKR_SLOT_WORDS; i++)
-        words[i] = TKR_LOAD_RELAXED(from + i);
     ring->pos++;
-    words[0] = (uint64_t)second << 32 | ring->pos;
-    memcpy(ret_slot, words, sizeof words);
+    /* Not seq again: every byte is read once. Word by word to its place: a detour through an array would be read back
+     * in wider pieces than it was written, which stalls the processor. */
+    word = (uint64_t)TKR_LOAD_RELAXED(half + 1) << 32 | ring->pos;
+    memcpy(to, &word, sizeof word);
+    for (uint32_t i = 1; i < TKR_SLOT_WORDS; i++) {
+        word = TKR_LOAD_RELAXED(from + i);
+        memcpy(to + 8 * i, &word, sizeof word);
+    }
     return 0;
 }
 
