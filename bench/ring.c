@@ -2,12 +2,14 @@
 /*
  * ring.c - a no-op through the whole daemon path, against what the machine's caches allow.
  *
- * Two processes, each spinning on a core of its own under SCHED_FIFO: one runs the daemon's real transport (runtime/io),
- * the other submits through the client library. Rounds alternate with a ping-pong of the same two processes
- * over two cache lines, one per direction, the least that a request and an answer can cost. Then a third process
- * counts, by ptrace, the system calls of both while tokens stream.
+ * Two processes, each spinning on a core of its own under SCHED_FIFO: one runs the daemon's real
+ * transport (runtime/io), the other submits through the client library. Rounds alternate with a
+ * ping-pong of the same two processes over two cache lines, one per direction, the least that a
+ * request and an answer can cost. Then a third process counts, by ptrace, the system calls of both
+ * while tokens stream.
  *
- * Two spinning SCHED_FIFO processes on one core would lock the machine up, so fewer than two cores end it at once.
+ * Two spinning SCHED_FIFO processes on one core would lock the machine up, so fewer than two cores
+ * end it at once.
  */
 #include <errno.h>
 #include <sched.h>
@@ -26,26 +28,28 @@
 #include "runtime/io/io.h"
 #include "shm/atomic.h"
 
-#define ROUNDS 17                            /* each with other lines: what they cost differs by a fifth */
-#define WARM 5000u
-#define SAMPLES 60000u                       /* a round trip each; keeps a round far below the kernel's limit of 0.95 s of FIFO a second */
-#define TOKENS 20000u
-#define PARK_NS 2000000000u                  /* both sides spin all the time */
+#define ROUNDS 17 /* each with other lines: what they cost differs by a fifth */
+#define WARM   5000u
+#define SAMPLES                                                                                    \
+    60000u /* a round trip each; keeps a round far below the kernel's limit of 0.95 s of FIFO a    \
+              second */
+#define TOKENS  20000u
+#define PARK_NS 2000000000u /* both sides spin all the time */
 
 enum mode { MODE_RING = 0, MODE_PING, MODE_END };
 
-struct shared {                              /* between the three processes */
+struct shared { /* between the three processes */
     struct {
         _Alignas(64) uint64_t ping;
         char pad0[192];
         _Alignas(64) uint64_t pong;
         char pad1[192 + 4096];
-    } lines[ROUNDS];                         /* a pair a round: how far a line travels depends on its address */
+    } lines[ROUNDS]; /* a pair a round: how far a line travels depends on its address */
     _Alignas(64) uint32_t round;
-    uint32_t mode;                           /* what the daemon process does; written by the client process */
+    uint32_t mode; /* what the daemon process does; written by the client process */
     uint32_t daemon_ready;
-    uint32_t count;                          /* 1: system calls are counted */
-    uint32_t client_ready;                   /* waits for the tracer */
+    uint32_t count;        /* 1: system calls are counted */
+    uint32_t client_ready; /* waits for the tracer */
     uint32_t traced;
     _Alignas(64) uint32_t ping_ns[ROUNDS][SAMPLES], ring_ns[ROUNDS][SAMPLES];
 };
@@ -55,7 +59,8 @@ static char folder[64], path[128];
 static int cpu_daemon = -1, cpu_client = -1;
 static double ns_per_tick = 1;
 
-/* ---- clock --------------------------------------------------------------------------------------- */
+/* ---- clock
+ * --------------------------------------------------------------------------------------- */
 
 static uint64_t ticks(void)
 {
@@ -93,7 +98,7 @@ static void die(const char *what)
 /* Pins the process; 0 when SCHED_FIFO was allowed too. */
 static int own_core(int cpu)
 {
-    struct sched_param param = { .sched_priority = 10 };
+    struct sched_param param = {.sched_priority = 10};
     cpu_set_t set;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -141,16 +146,19 @@ static void cpu_print(void)
         fclose(f);
 }
 
-/* ---- the daemon process -------------------------------------------------------------------------- */
+/* ---- the daemon process
+ * -------------------------------------------------------------------------- */
 
-/* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them. */
+/* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them.
+ */
 static struct {
     struct io_client *client;
     uint64_t user;
     uint32_t tag, left, pos;
 } stream;
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     (void)ctx;
     (void)seen_ns;
@@ -178,13 +186,17 @@ static void on_detach(void *ctx, struct io_client *client)
 
 static void stream_step(void)
 {
-    struct tkr_cqe cqe = { .kind = TKR_CQE_TOKEN, .ntok = 1, .nbytes = 4, .user = stream.user,
-                           .pos = stream.pos, .tag = (uint16_t)stream.tag,
-                           .u.token = { .tok = { 7 }, .utf8 = "tok " } };
+    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN,
+                          .ntok = 1,
+                          .nbytes = 4,
+                          .user = stream.user,
+                          .pos = stream.pos,
+                          .tag = (uint16_t)stream.tag,
+                          .u.token = {.tok = {7}, .utf8 = "tok "}};
 
     if (stream.left) {
         if (io_put(stream.client, &cqe) < 0)
-            return;                          /* no room: in a later pass */
+            return; /* no room: in a later pass */
         stream.left--;
         stream.pos++;
         return;
@@ -200,7 +212,8 @@ static void pong(void)
     uint64_t seen = 0;
 
     for (uint32_t i = 1; i % 1024 || TKR_LOAD_RELAXED(&shared->mode) == MODE_PING; i++) {
-        uint64_t n = TKR_LOAD_ACQUIRE(&shared->lines[round].ping); /* pairs with the client's release */
+        uint64_t n =
+            TKR_LOAD_ACQUIRE(&shared->lines[round].ping); /* pairs with the client's release */
 
         if (n == seen)
             continue;
@@ -211,10 +224,15 @@ static void pong(void)
 
 static void daemon_process(void)
 {
-    struct io_ops ops = { .submit = on_submit, .cancel = on_cancel, .detach = on_detach };
-    struct io_opt opt = { .socket_path = path, .socket_mode = 0600, .clients_max = 4, .inflight_max = 16,
-                          .arena_max = 1 << 20, .bulk_max = 1 << 20, .idle_park_ns = PARK_NS,
-                          .op_bitmap = { 1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE } };
+    struct io_ops ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
+    struct io_opt opt = {.socket_path = path,
+                         .socket_mode = 0600,
+                         .clients_max = 4,
+                         .inflight_max = 16,
+                         .arena_max = 1 << 20,
+                         .bulk_max = 1 << 20,
+                         .idle_park_ns = PARK_NS,
+                         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE}};
     struct diag diag;
     struct io *io;
     int fifo = own_core(cpu_daemon);
@@ -246,11 +264,12 @@ static void daemon_process(void)
     exit(0);
 }
 
-/* ---- the client process -------------------------------------------------------------------------- */
+/* ---- the client process
+ * -------------------------------------------------------------------------- */
 
 static void rest(void)
 {
-    struct timespec ts = { .tv_nsec = 30000000 };
+    struct timespec ts = {.tv_nsec = 30000000};
 
     nanosleep(&ts, NULL);
 }
@@ -339,7 +358,7 @@ static void tokens_count(tkr_conn *conn)
 
 static void client_process(void)
 {
-    tkr_opt opt = { .size = sizeof opt, .path = path, .max_inflight = 4 };
+    tkr_opt opt = {.size = sizeof opt, .path = path, .max_inflight = 4};
     tkr_conn *conn;
     int err;
 
@@ -360,14 +379,18 @@ static void client_process(void)
         rest();
     }
     tokens_count(conn);
-    TKR_STORE_RELEASE(&shared->mode, (uint32_t)MODE_END); /* before the hang-up: without clients the daemon sleeps */
+    TKR_STORE_RELEASE(
+        &shared->mode,
+        (uint32_t)MODE_END); /* before the hang-up: without clients the daemon sleeps */
     tkr_close(conn);
     exit(0);
 }
 
-/* ---- the parent: counting, figures ----------------------------------------------------------------- */
+/* ---- the parent: counting, figures
+ * ----------------------------------------------------------------- */
 
-/* Traces both processes to their ends: how many system calls began while shared->count was set; -1: ptrace is forbidden. */
+/* Traces both processes to their ends: how many system calls began while shared->count was set; -1:
+ * ptrace is forbidden. */
 static long syscalls_trace(pid_t daemon, pid_t client)
 {
     long n = 0;
@@ -388,7 +411,7 @@ static long syscalls_trace(pid_t daemon, pid_t client)
     ptrace(PTRACE_INTERRUPT, daemon, NULL, NULL);
     ptrace(PTRACE_INTERRUPT, client, NULL, NULL);
     for (int stopped = 0; alive;) {
-        struct __ptrace_syscall_info info = { .op = 0 };
+        struct __ptrace_syscall_info info = {.op = 0};
         pid_t pid = waitpid(-1, &status, __WALL);
 
         if (pid < 0)
@@ -419,13 +442,13 @@ struct row {
     double p50, p99, p999;
 };
 
-/* Each round's percentiles, averaged over the rounds but for the two lowest and highest. A median would jump between the two or
- * three speeds that pairs of lines have. */
+/* Each round's percentiles, averaged over the rounds but for the two lowest and highest. A median
+ * would jump between the two or three speeds that pairs of lines have. */
 static struct row summary(uint32_t (*ns)[SAMPLES])
 {
-    static const double at[3] = { 0.5, 0.99, 0.999 };
+    static const double at[3] = {0.5, 0.99, 0.999};
     uint32_t round[3][ROUNDS];
-    double mean[3] = { 0 };
+    double mean[3] = {0};
 
     for (int i = 0; i < ROUNDS; i++) {
         qsort(ns[i], SAMPLES, sizeof ns[i][0], compare);
@@ -437,7 +460,7 @@ static struct row summary(uint32_t (*ns)[SAMPLES])
         for (int i = 2; i < ROUNDS - 2; i++)
             mean[k] += round[k][i] / (ROUNDS - 4.0);
     }
-    return (struct row){ mean[0], mean[1], mean[2] };
+    return (struct row){mean[0], mean[1], mean[2]};
 }
 
 int main(void)
@@ -457,7 +480,8 @@ int main(void)
         die("mkdtemp");
     snprintf(path, sizeof path, "%s/socket", folder);
     cpu_print();
-    printf("%d rounds of %u, daemon on CPU %d, client on CPU %d\n", ROUNDS, SAMPLES, cpu_daemon, cpu_client);
+    printf("%d rounds of %u, daemon on CPU %d, client on CPU %d\n", ROUNDS, SAMPLES, cpu_daemon,
+           cpu_client);
     fflush(stdout);
     daemon = fork();
     if (!daemon)

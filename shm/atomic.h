@@ -2,10 +2,10 @@
 /*
  * atomic.h - the only way to touch a byte that another process may change.
  *
- * Regions are mapped by two processes that do not trust each other, so a compiler must neither read a
- * peer's word twice nor tear it: every access is one atomic operation of 1, 4 or 8 bytes. Each call site
- * names its partner. A build with TKR_LOAD_HOOK (the fuzzer) calls tkr_load_hook() before each load, where it
- * may change the bytes: a second read of the same byte then shows.
+ * Regions are mapped by two processes that do not trust each other, so a compiler must neither read
+ * a peer's word twice nor tear it: every access is one atomic operation of 1, 4 or 8 bytes. Each
+ * call site names its partner. A build with TKR_LOAD_HOOK (the fuzzer) calls tkr_load_hook() before
+ * each load, where it may change the bytes: a second read of the same byte then shows.
  */
 #ifndef TKR_SHM_ATOMIC_H
 #define TKR_SHM_ATOMIC_H
@@ -21,8 +21,8 @@ void tkr_load_hook(const void *ptr, size_t bytes);
 #define TKR_LOAD(ptr, order) __atomic_load_n((ptr), (order))
 #endif
 
-#define TKR_LOAD_RELAXED(ptr) TKR_LOAD((ptr), __ATOMIC_RELAXED)
-#define TKR_LOAD_ACQUIRE(ptr) TKR_LOAD((ptr), __ATOMIC_ACQUIRE)
+#define TKR_LOAD_RELAXED(ptr)         TKR_LOAD((ptr), __ATOMIC_RELAXED)
+#define TKR_LOAD_ACQUIRE(ptr)         TKR_LOAD((ptr), __ATOMIC_ACQUIRE)
 #define TKR_STORE_RELAXED(ptr, value) __atomic_store_n((ptr), (value), __ATOMIC_RELAXED)
 #define TKR_STORE_RELEASE(ptr, value) __atomic_store_n((ptr), (value), __ATOMIC_RELEASE)
 

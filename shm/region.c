@@ -23,13 +23,13 @@
 #endif
 TKR_ABI_ASSERT((F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == TKR_SEALS_MUST);
 
-#define SEAL_TRIES 1000                      /* of about a millisecond */
+#define SEAL_TRIES 1000 /* of about a millisecond */
 
 static int region_memfd(void)
 {
     int fd = memfd_create("tokenring", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
-    if (fd < 0 && errno == EINVAL)           /* before Linux 6.3 */
+    if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
         fd = memfd_create("tokenring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     return fd < 0 ? -errno : fd;
 }
@@ -41,7 +41,7 @@ static int region_populate(void *base, uint64_t bytes)
         return 0;
     if (errno != EINVAL)
         return -errno;
-    memset(base, 0, bytes);                  /* before Linux 5.14; fallocate() took the pages already */
+    memset(base, 0, bytes); /* before Linux 5.14; fallocate() took the pages already */
     return 0;
 }
 
@@ -55,7 +55,8 @@ int tkr_region_create(struct tkr_region *ret_region, uint64_t bytes)
     fd = region_memfd();
     if (fd < 0)
         return fd;
-    /* ftruncate() alone succeeds without memory and faults later; fallocate() takes the memory now. */
+    /* ftruncate() alone succeeds without memory and faults later; fallocate() takes the memory now.
+     */
     if (ftruncate(fd, (off_t)bytes) || fallocate(fd, 0, 0, (off_t)bytes)) {
         err = -errno;
         goto fail;
@@ -69,7 +70,7 @@ int tkr_region_create(struct tkr_region *ret_region, uint64_t bytes)
     if (err < 0)
         goto fail;
 
-    *ret_region = (struct tkr_region){ .base = base, .bytes = bytes, .fd = fd };
+    *ret_region = (struct tkr_region){.base = base, .bytes = bytes, .fd = fd};
     return 0;
 
 fail:
@@ -81,7 +82,7 @@ fail:
 
 int tkr_region_seal(const struct tkr_region *region)
 {
-    const struct timespec pause = { .tv_nsec = 1000000 };
+    const struct timespec pause = {.tv_nsec = 1000000};
 
     /* EBUSY: a page is pinned for a moment, for example by the huge page collector. */
     for (int i = 0; i < SEAL_TRIES; i++) {
@@ -100,22 +101,22 @@ int tkr_region_id(const struct tkr_region *region, struct tkr_region_id *ret_id)
 
     if (fstat(region->fd, &st))
         return -errno;
-    *ret_id = (struct tkr_region_id){ .dev = st.st_dev, .ino = st.st_ino };
+    *ret_id = (struct tkr_region_id){.dev = st.st_dev, .ino = st.st_ino};
     return 0;
 }
 
 static int region_fault(struct tkr_region_fault *ret_fault, enum tkr_refusal reason, uint64_t have,
                         uint64_t want)
 {
-    *ret_fault = (struct tkr_region_fault){ .reason = (uint16_t)reason, .have = have, .want = want };
+    *ret_fault = (struct tkr_region_fault){.reason = (uint16_t)reason, .have = have, .want = want};
     return -EPERM;
 }
 
 int tkr_region_check(int fd, uint64_t bytes, struct tkr_region_id *ret_id,
                      struct tkr_region_fault *ret_fault)
 {
-    struct statfs fs = { .f_type = 0 };
-    struct stat st = { .st_size = 0 };
+    struct statfs fs = {.f_type = 0};
+    struct stat st = {.st_size = 0};
     off_t hole;
     int seals = fcntl(fd, F_GET_SEALS);
 
@@ -132,7 +133,7 @@ int tkr_region_check(int fd, uint64_t bytes, struct tkr_region_id *ret_id,
     if (hole < 0 || (uint64_t)hole != bytes)
         return region_fault(ret_fault, TKR_REFUSED_HOLES, hole < 0 ? 0 : (uint64_t)hole, bytes);
 
-    *ret_id = (struct tkr_region_id){ .dev = st.st_dev, .ino = st.st_ino };
+    *ret_id = (struct tkr_region_id){.dev = st.st_dev, .ino = st.st_ino};
     return 0;
 }
 
@@ -148,7 +149,7 @@ int tkr_region_map(struct tkr_region *ret_region, int fd, uint64_t bytes)
         munmap(base, bytes);
         return err;
     }
-    *ret_region = (struct tkr_region){ .base = base, .bytes = bytes, .fd = -1 };
+    *ret_region = (struct tkr_region){.base = base, .bytes = bytes, .fd = -1};
     return 0;
 }
 
@@ -164,12 +165,12 @@ void tkr_region_close(struct tkr_region *region)
     tkr_region_close_fd(region);
     if (region->base)
         munmap(region->base, region->bytes);
-    *region = (struct tkr_region){ .fd = -1 };
+    *region = (struct tkr_region){.fd = -1};
 }
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-#define SQ_COLOUR_STEP 256u                  /* queues of one client start in different cache sets */
+#define SQ_COLOUR_STEP 256u /* queues of one client start in different cache sets */
 
 static uint64_t align_up(uint64_t value, uint64_t to)
 {
@@ -186,8 +187,8 @@ int tkr_grant_check(const struct tkr_grant *grant)
         grant->colour >= TKR_COLOURS)
         return -EINVAL;
     /* Offsets into both are 32 bits on the wire. */
-    if (grant->arena_len > UINT32_MAX || grant->bulk_len > UINT32_MAX || grant->arena_len % TKR_LINE ||
-        grant->bulk_len % TKR_LINE)
+    if (grant->arena_len > UINT32_MAX || grant->bulk_len > UINT32_MAX ||
+        grant->arena_len % TKR_LINE || grant->bulk_len % TKR_LINE)
         return -EINVAL;
     /* A terminal of every request must fit besides at least one line of output. */
     return grant->max_inflight < (1u << grant->cq_log2) ? 0 : -EINVAL;
@@ -264,7 +265,8 @@ static int all_zero(const uint8_t *bytes, size_t n)
         }                                                                                          \
     } while (0)
 
-/* Ranges may overlap: it is the writer's own memory, and the reader stays inside the region either way. */
+/* Ranges may overlap: it is the writer's own memory, and the reader stays inside the region either
+ * way. */
 int tkr_r_check(const struct tkr_r_header *header, const struct tkr_grant *grant,
                 const char **ret_field)
 {
@@ -312,7 +314,8 @@ int tkr_t_check(const struct tkr_t_header *header, const struct tkr_grant *grant
     CHECK(h->cq_log2 == grant->cq_log2, "cq_log2");
     CHECK(inside(h->ctl_off, TKR_T_CTL_BYTES, len, TKR_LINE), "ctl_off");
     CHECK(inside(h->cq_off, TKR_LINE << h->cq_log2, len, TKR_LINE), "cq_off");
-    CHECK(inside(h->res_off, sizeof(struct tkr_result) * (uint64_t)grant->max_inflight, len, TKR_LINE),
+    CHECK(inside(h->res_off, sizeof(struct tkr_result) * (uint64_t)grant->max_inflight, len,
+                 TKR_LINE),
           "res_off");
     CHECK(h->bulk_len == grant->bulk_len, "bulk_len");
     CHECK(inside(h->bulk_off, h->bulk_len, len, TKR_LINE), "bulk_off");

@@ -3,10 +3,11 @@
  * ring.h - queue of 64-byte slots in shared memory, one producer and one consumer.
  *
  * A slot carries its own sequence number: the slot at position p is ready when seq == p + 1, so one
- * cache line moves per message and the consumer never writes a slot. Each side keeps its position here, in
- * private memory. The producer learns from a position that the consumer publishes elsewhere (sq_head in T, cq_head
- * in R) how many slots it may write again. A hostile producer can stall its consumer but cannot make it
- * step outside the slots, and each of its bytes is read once; a hostile consumer can only lose its own slots.
+ * cache line moves per message and the consumer never writes a slot. Each side keeps its position
+ * here, in private memory. The producer learns from a position that the consumer publishes
+ * elsewhere (sq_head in T, cq_head in R) how many slots it may write again. A hostile producer can
+ * stall its consumer but cannot make it step outside the slots, and each of its bytes is read once;
+ * a hostile consumer can only lose its own slots.
  *
  * The same code serves both queues: SQ (struct tkr_sqe, client to daemon) and CQ (struct tkr_cqe).
  */
@@ -17,19 +18,19 @@
 #include "shm/abi.h"
 #include "shm/atomic.h"
 
-#define TKR_SLOT_WORDS 8u                    /* a slot as 8-byte words */
+#define TKR_SLOT_WORDS 8u /* a slot as 8-byte words */
 
-struct tkr_ring_out {                        /* the producer's end */
-    uint64_t *slots;                         /* shared, mask + 1 of 64 bytes */
-    uint32_t mask;                           /* number of slots - 1; the number is a power of two */
-    uint32_t pos;                            /* next position to put; runs freely over 2^32 */
-    uint32_t head;                           /* consumer's position as last accepted: older slots may be rewritten */
+struct tkr_ring_out { /* the producer's end */
+    uint64_t *slots;  /* shared, mask + 1 of 64 bytes */
+    uint32_t mask;    /* number of slots - 1; the number is a power of two */
+    uint32_t pos;     /* next position to put; runs freely over 2^32 */
+    uint32_t head;    /* consumer's position as last accepted: older slots may be rewritten */
 };
 
-struct tkr_ring_in {                         /* the consumer's end */
+struct tkr_ring_in { /* the consumer's end */
     const uint64_t *slots;
     uint32_t mask;
-    uint32_t pos;                            /* next position to take */
+    uint32_t pos; /* next position to take */
 };
 
 static inline void tkr_ring_out_init(struct tkr_ring_out *ring, void *slots, uint32_t log2)
@@ -53,9 +54,9 @@ static inline uint32_t tkr_ring_room(const struct tkr_ring_out *ring)
     return ring->mask + 1 - (ring->pos - ring->head);
 }
 
-/* Takes over the consumer's position. One that goes backwards or beyond what was put is a lie and changes
- * nothing. The caller loaded it with acquire, which pairs with the release in the consumer's store: the
- * consumer has read the slots before it gives them back. Returns the room. */
+/* Takes over the consumer's position. One that goes backwards or beyond what was put is a lie and
+ * changes nothing. The caller loaded it with acquire, which pairs with the release in the
+ * consumer's store: the consumer has read the slots before it gives them back. Returns the room. */
 static inline uint32_t tkr_ring_credit(struct tkr_ring_out *ring, uint32_t consumer_pos)
 {
     if (consumer_pos - ring->head <= ring->pos - ring->head)
@@ -104,8 +105,8 @@ static inline int tkr_ring_take(struct tkr_ring_in *ring, void *ret_slot)
         return -EAGAIN;
 
     ring->pos++;
-    /* Not seq again: every byte is read once. Word by word to its place: a detour through an array would be read back
-     * in wider pieces than it was written, which stalls the processor. */
+    /* Not seq again: every byte is read once. Word by word to its place: a detour through an array
+     * would be read back in wider pieces than it was written, which stalls the processor. */
     word = (uint64_t)TKR_LOAD_RELAXED(half + 1) << 32 | ring->pos;
     memcpy(to, &word, sizeof word);
     for (uint32_t i = 1; i < TKR_SLOT_WORDS; i++) {

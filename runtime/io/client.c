@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.c - one attached client: its slots checked, its completions published, its tags and bulk memory, its end.
+ * client.c - one attached client: its slots checked, its completions published, its tags and bulk
+ * memory, its end.
  *
- * Rules that hold for every byte string in R: a slot is copied once and only the copy is checked and used; an SQE is
- * taken only when the CQ has a free slot for its answer; an accepted tag keeps one CQ slot reserved for
- * its terminal, so io_done() never fails and each accepted tag ends exactly once.
+ * Rules that hold for every byte string in R: a slot is copied once and only the copy is checked
+ * and used; an SQE is taken only when the CQ has a free slot for its answer; an accepted tag keeps
+ * one CQ slot reserved for its terminal, so io_done() never fails and each accepted tag ends
+ * exactly once.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +18,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------
+ */
 
 struct io_client *client_new(struct io *io, int socket)
 {
@@ -25,7 +28,7 @@ struct io_client *client_new(struct io *io, int socket)
 
     if (!client)
         return NULL;
-    while (io->table[slot])                  /* the caller saw that one is free */
+    while (io->table[slot]) /* the caller saw that one is free */
         slot++;
     client->io = io;
     client->slot = slot;
@@ -42,7 +45,8 @@ struct io_client *client_new(struct io *io, int socket)
     return client;
 }
 
-int client_bind(struct io_client *client, const struct tkr_r_header *r, const struct tkr_t_header *t)
+int client_bind(struct io_client *client, const struct tkr_r_header *r,
+                const struct tkr_t_header *t)
 {
     const uint8_t *from = client->r.base;
     uint8_t *to = client->t.base;
@@ -114,7 +118,8 @@ void client_detach(struct io_client *client)
     client->queue_state = IO_QUEUE_NONE;
     /* The file stays open while a wait on it is armed; the peer learns now. */
     shutdown(client->socket, SHUT_RDWR);
-    /* The kernel must not look at R's bell or at our descriptors when they are gone: freed when all came back. */
+    /* The kernel must not look at R's bell or at our descriptors when they are gone: freed when all
+     * came back. */
     if (client->armed_bell)
         loop_cancel(io, IO_EVENT_BELL, client->slot);
     if (client->armed_socket)
@@ -141,7 +146,8 @@ void client_sweep(struct io *io)
             continue;
         if (client->armed_bell || client->armed_socket || client->armed_pidfd)
             continue;
-        /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions. */
+        /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions.
+         */
         if (!__atomic_load_n(&client->refs, __ATOMIC_ACQUIRE))
             client_free(client);
     }
@@ -185,7 +191,8 @@ int io_client_dead(const struct io_client *client)
     return client->state == IO_CLIENT_DEAD;
 }
 
-/* ---- checking slots ---------------------------------------------------------------------------- */
+/* ---- checking slots ----------------------------------------------------------------------------
+ */
 
 /* 1: [off, off + len) lies inside the arena. */
 static int arena_has(uint64_t arena_len, uint32_t off, uint32_t len)
@@ -228,7 +235,8 @@ static uint16_t param_check(const struct tkr_sqe *sqe, uint64_t arena_len)
     return arena_has(arena_len, sqe->param_off, sqe->param_len) ? TKR_OK : TKR_E_INVALID;
 }
 
-/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live request. */
+/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live
+ * request. */
 static int is_duplicate(const struct tkr_sqe *sqe, const struct io_client *client)
 {
     if (client->tags[sqe->tag].active_at != IO_NONE)
@@ -256,17 +264,18 @@ uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client)
     return status;
 }
 
-/* ---- taking slots -------------------------------------------------------------------------------- */
+/* ---- taking slots
+ * -------------------------------------------------------------------------------- */
 
 uint32_t client_room(struct io_client *client)
 {
     uint32_t room = tkr_ring_room(&client->cq);
 
-    /* Acquire pairs with the client's release of cq_head: it has read what it gives back. Only looked at when
-     * short, since that line moves between the cores. */
+    /* Acquire pairs with the client's release of cq_head: it has read what it gives back. Only
+     * looked at when short, since that line moves between the cores. */
     if (room <= client->reserved)
         room = tkr_ring_credit(&client->cq, TKR_LOAD_ACQUIRE(client->cq_head));
-    return room - client->reserved;          /* reserved <= room always: see client_accept() and io_done() */
+    return room - client->reserved; /* reserved <= room always: see client_accept() and io_done() */
 }
 
 static void client_publish(struct io_client *client, const struct tkr_cqe *cqe)
@@ -327,7 +336,8 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
     if (sqe->op == TKR_OP_PAD)
         return;
     status = sqe_check(sqe, client);
-    if (status == TKR_OK && client->io->draining && sqe->op != TKR_OP_NOOP && sqe->op != TKR_OP_CANCEL)
+    if (status == TKR_OK && client->io->draining && sqe->op != TKR_OP_NOOP &&
+        sqe->op != TKR_OP_CANCEL)
         status = TKR_E_ABORTED;
     if (status != TKR_OK) {
         client->io->counts.rejected++;
@@ -373,7 +383,7 @@ void client_cancels(struct io_client *client)
     for (uint32_t i = client->n_active; i-- > 0;) {
         uint32_t tag;
 
-        if (i >= client->n_active)           /* it ended others as well */
+        if (i >= client->n_active) /* it ended others as well */
             continue;
         tag = client->active[i];
         /* One store by the client is the whole request; nothing else is published with it. */
@@ -393,7 +403,8 @@ int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t le
     return 0;
 }
 
-/* ---- publishing ------------------------------------------------------------------------------------ */
+/* ---- publishing
+ * ------------------------------------------------------------------------------------ */
 
 uint32_t io_cq_room(struct io_client *client)
 {
@@ -450,7 +461,8 @@ void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t sta
     client_publish(client, &cqe);
 }
 
-/* ---- bulk memory ------------------------------------------------------------------------------------ */
+/* ---- bulk memory
+ * ------------------------------------------------------------------------------------ */
 
 static void bulk_give(struct io_client *client, uint32_t tag)
 {
@@ -465,7 +477,8 @@ static void bulk_give(struct io_client *client, uint32_t tag)
     memmove(client->bulk + at, client->bulk + at + 1, (client->n_bulk - at) * sizeof *client->bulk);
 }
 
-/* Takes back what the client released. A live request's word cannot match by right; if it does, it lied. */
+/* Takes back what the client released. A live request's word cannot match by right; if it does, it
+ * lied. */
 static void bulk_collect(struct io_client *client)
 {
     for (uint32_t i = client->n_bulk; i-- > 0;) {
@@ -478,7 +491,8 @@ static void bulk_collect(struct io_client *client)
     }
 }
 
-int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off, void **ret_ptr)
+int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off,
+                 void **ret_ptr)
 {
     uint64_t off = 0, need = ((uint64_t)bytes + TKR_LINE - 1) / TKR_LINE * TKR_LINE;
     uint32_t at;

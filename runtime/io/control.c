@@ -2,8 +2,9 @@
 /*
  * control.c - the control socket: HELLO, WELCOME, ATTACH, READY, or REFUSED with a typed reason.
  *
- * One datagram is one message of 256 bytes. Everything that a peer sends is checked on a private copy; whoever breaks a rule
- * gets one REFUSED and is disconnected. Descriptors that were not asked for are closed.
+ * One datagram is one message of 256 bytes. Everything that a peer sends is checked on a private
+ * copy; whoever breaks a rule gets one REFUSED and is disconnected. Descriptors that were not asked
+ * for are closed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,16 +25,16 @@
 #include "runtime/io/state.h"
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77                     /* Linux 6.5 */
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
-#define BACKLOG 128
-#define ACCEPTS_MAX 16                      /* at one go */
-#define CTL_BYTES 256u
-#define SQ_LOG2_DEFAULT 6u
-#define CQ_LOG2_DEFAULT 8u
+#define BACKLOG          128
+#define ACCEPTS_MAX      16 /* at one go */
+#define CTL_BYTES        256u
+#define SQ_LOG2_DEFAULT  6u
+#define CQ_LOG2_DEFAULT  8u
 #define INFLIGHT_DEFAULT 64u
-#define ARENA_DEFAULT (1u << 20)
-#define LOCK_TRIES 100                      /* of 10 ms */
+#define ARENA_DEFAULT    (1u << 20)
+#define LOCK_TRIES       100 /* of 10 ms */
 
 struct message {
     union {
@@ -42,13 +43,14 @@ struct message {
         struct tkr_attach attach;
         uint8_t bytes[CTL_BYTES];
     } u;
-    ssize_t bytes;                          /* 0: hang-up */
-    int truncated;                          /* more descriptors than fit */
+    ssize_t bytes; /* 0: hang-up */
+    int truncated; /* more descriptors than fit */
     int fds[IO_FDS_PER_MESSAGE];
     uint32_t n_fds;
 };
 
-/* ---- messages ---------------------------------------------------------------------------------- */
+/* ---- messages ----------------------------------------------------------------------------------
+ */
 
 static void fds_collect(struct message *m, struct msghdr *msg)
 {
@@ -69,7 +71,7 @@ static int message_recv(int socket, struct message *m)
         struct cmsghdr align;
         char bytes[CMSG_SPACE(IO_FDS_PER_MESSAGE * sizeof(int))];
     } control;
-    struct iovec iov = { .iov_base = m->u.bytes, .iov_len = CTL_BYTES };
+    struct iovec iov = {.iov_base = m->u.bytes, .iov_len = CTL_BYTES};
     struct msghdr msg = {
         .msg_iov = &iov,
         .msg_iovlen = 1,
@@ -102,9 +104,9 @@ static int message_send(int socket, const void *bytes, int fd)
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(int))];
-    } control = { .bytes = { 0 } };
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = CTL_BYTES };
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+    } control = {.bytes = {0}};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = CTL_BYTES};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
     if (fd >= 0) {
         msg.msg_control = &control;
@@ -163,7 +165,8 @@ static int message_check(struct io_client *client, const struct message *m, enum
 {
     const struct tkr_ctl_head *head = &m->u.head;
 
-    if (m->bytes != (ssize_t)CTL_BYTES || head->magic != TKR_MAGIC_CTL || head->bytes != CTL_BYTES) {
+    if (m->bytes != (ssize_t)CTL_BYTES || head->magic != TKR_MAGIC_CTL ||
+        head->bytes != CTL_BYTES) {
         refuse(client, TKR_REFUSED_MESSAGE, (uint64_t)m->bytes, CTL_BYTES,
                "not a control message of this protocol");
         return -EPROTO;
@@ -182,7 +185,8 @@ static int message_check(struct io_client *client, const struct message *m, enum
     return 0;
 }
 
-/* ---- HELLO --------------------------------------------------------------------------------------- */
+/* ---- HELLO
+ * --------------------------------------------------------------------------------------- */
 
 static uint32_t bounded(uint32_t wanted, uint32_t otherwise, uint32_t min, uint32_t max)
 {
@@ -196,7 +200,8 @@ static uint64_t line_up(uint64_t bytes)
     return (bytes + TKR_LINE - 1) / TKR_LINE * TKR_LINE;
 }
 
-static void grant_of(struct tkr_grant *ret, const struct io_client *client, const struct tkr_hello *h)
+static void grant_of(struct tkr_grant *ret, const struct io_client *client,
+                     const struct tkr_hello *h)
 {
     const struct io_opt *opt = &client->io->opt;
     uint64_t arena = h->arena_len ? h->arena_len : ARENA_DEFAULT;
@@ -210,7 +215,8 @@ static void grant_of(struct tkr_grant *ret, const struct io_client *client, cons
         .max_inflight = bounded(h->max_inflight, INFLIGHT_DEFAULT, 1, opt->inflight_max),
         .colour = client->slot % TKR_COLOURS,
     };
-    /* Room for every terminal and as many lines of output; inflight_max keeps this below TKR_CQ_LOG2_MAX. */
+    /* Room for every terminal and as many lines of output; inflight_max keeps this below
+     * TKR_CQ_LOG2_MAX. */
     while (1u << ret->cq_log2 < 2 * ret->max_inflight)
         ret->cq_log2++;
 }
@@ -311,8 +317,8 @@ static void hello(struct io_client *client, const struct message *m)
     if (message_check(client, m, TKR_CTL_HELLO) < 0)
         return;
     if (h->reserved0 || !all_zero(h->reserved, sizeof h->reserved) || h->class_ > TKR_CLASS_BATCH) {
-        refuse(client, TKR_REFUSED_MESSAGE, 0, 0, "HELLO: a reserved byte is set or class is not 0..%u",
-               (unsigned)TKR_CLASS_BATCH);
+        refuse(client, TKR_REFUSED_MESSAGE, 0, 0,
+               "HELLO: a reserved byte is set or class is not 0..%u", (unsigned)TKR_CLASS_BATCH);
         return;
     }
     if (m->n_fds || m->truncated) {
@@ -341,22 +347,29 @@ static void hello(struct io_client *client, const struct message *m)
     if (err == 0)
         err = t_create(client, &t);
     if (err < 0) {
-        refuse(client, TKR_REFUSED_INTERNAL, 0, 0, "cannot make the token region: %s", strerror(-err));
+        refuse(client, TKR_REFUSED_INTERNAL, 0, 0, "cannot make the token region: %s",
+               strerror(-err));
         return;
     }
     welcome_send(client, &t);
 }
 
-/* ---- ATTACH -------------------------------------------------------------------------------------- */
+/* ---- ATTACH
+ * -------------------------------------------------------------------------------------- */
 
 static const char *fault_text(uint16_t reason)
 {
     switch (reason) {
-    case TKR_REFUSED_FD: return "not a memfd";
-    case TKR_REFUSED_SEALS: return "the seals SHRINK, GROW, FUTURE_WRITE and SEAL must be set";
-    case TKR_REFUSED_FILESYSTEM: return "the region must lie in tmpfs (memfd without huge pages)";
-    case TKR_REFUSED_SIZE: return "the region has not the size that the layout needs";
-    default: return "a page of the region is missing: populate it before the seals";
+    case TKR_REFUSED_FD:
+        return "not a memfd";
+    case TKR_REFUSED_SEALS:
+        return "the seals SHRINK, GROW, FUTURE_WRITE and SEAL must be set";
+    case TKR_REFUSED_FILESYSTEM:
+        return "the region must lie in tmpfs (memfd without huge pages)";
+    case TKR_REFUSED_SIZE:
+        return "the region has not the size that the layout needs";
+    default:
+        return "a page of the region is missing: populate it before the seals";
     }
 }
 
@@ -399,7 +412,8 @@ static int r_map(struct io_client *client, int fd, uint64_t bytes)
     if (mlock(client->r.base, bytes)) {
         io->counts.mlock_failed++;
         if (io->opt.require_mlock) {
-            refuse(client, TKR_REFUSED_MLOCK, 0, bytes, "cannot lock the region: raise LimitMEMLOCK");
+            refuse(client, TKR_REFUSED_MLOCK, 0, bytes,
+                   "cannot lock the region: raise LimitMEMLOCK");
             return -EPROTO;
         }
     }
@@ -409,7 +423,7 @@ static int r_map(struct io_client *client, int fd, uint64_t bytes)
 static void live(struct io_client *client)
 {
     struct io *io = client->io;
-    struct tkr_ready ready = { .head = head_of(TKR_CTL_READY) };
+    struct tkr_ready ready = {.head = head_of(TKR_CTL_READY)};
 
     client->state = IO_CLIENT_LIVE;
     io->n_half_open--;
@@ -433,7 +447,8 @@ static void attach(struct io_client *client, const struct message *m)
         return;
     if (a->flags || a->reserved0 || !all_zero((const uint8_t *)a->sq_pos, sizeof a->sq_pos) ||
         !all_zero(a->reserved, sizeof a->reserved)) {
-        refuse(client, TKR_REFUSED_MESSAGE, a->flags, 0, "ATTACH: resume is not implemented, all else is 0");
+        refuse(client, TKR_REFUSED_MESSAGE, a->flags, 0,
+               "ATTACH: resume is not implemented, all else is 0");
         return;
     }
     if (client->io->draining) {
@@ -467,7 +482,8 @@ static void attach(struct io_client *client, const struct message *m)
     live(client);
 }
 
-/* ---- the sockets ----------------------------------------------------------------------------------- */
+/* ---- the sockets
+ * ----------------------------------------------------------------------------------- */
 
 static void socket_arm(struct io_client *client)
 {
@@ -482,13 +498,13 @@ void control_socket(struct io_client *client)
 
     if (err == 0) {
         if (m.bytes == 0 && !m.n_fds)
-            client_detach(client);           /* it closed its end; an empty datagram is no message either */
+            client_detach(client); /* it closed its end; an empty datagram is no message either */
         else if (client->state == IO_CLIENT_HELLO)
             hello(client, &m);
         else if (client->state == IO_CLIENT_ATTACH)
             attach(client, &m);
         else
-            client_detach(client);           /* nothing may come on a connection that is attached */
+            client_detach(client); /* nothing may come on a connection that is attached */
         message_close(&m);
     } else if (err != -EAGAIN) {
         client_detach(client);
@@ -517,7 +533,8 @@ void control_accept(struct io *io)
             break;
         client = fd < 0 ? NULL : client_new(io, fd);
         if (!client) {
-            /* Out of descriptors or memory: polling again at once would spin, so look again a little later. */
+            /* Out of descriptors or memory: polling again at once would spin, so look again a
+             * little later. */
             if (fd >= 0)
                 close(fd);
             io->accept_retry_ns = clock_ns() + IO_HALF_OPEN_NS / 8;
@@ -575,12 +592,14 @@ void control_expire(struct io *io, uint64_t now)
     }
 }
 
-/* ---- listening ------------------------------------------------------------------------------------- */
+/* ---- listening
+ * ------------------------------------------------------------------------------------- */
 
-/* Serialises daemons that start at once: each would find the dead socket file and replace the other's new one. */
+/* Serialises daemons that start at once: each would find the dead socket file and replace the
+ * other's new one. */
 static int folder_lock(const char *path)
 {
-    const struct timespec pause = { .tv_nsec = 10000000 };
+    const struct timespec pause = {.tv_nsec = 10000000};
     char *copy = strdup(path);
     int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
@@ -590,12 +609,13 @@ static int folder_lock(const char *path)
     return fd;
 }
 
-/* io_uring lets go of a dead process's listening socket only some time later, until when connects succeed. */
+/* io_uring lets go of a dead process's listening socket only some time later, until when connects
+ * succeed. */
 static int listener_dead(int socket)
 {
     struct ucred cred;
     socklen_t bytes = sizeof cred;
-    struct pollfd p = { .events = POLLIN };
+    struct pollfd p = {.events = POLLIN};
     int dead;
 
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &bytes) || cred.pid <= 0)
@@ -608,7 +628,8 @@ static int listener_dead(int socket)
     return dead;
 }
 
-/* -EADDRINUSE: somebody answers at this address. 0: nobody does, and a socket file that a dead daemon left is gone. */
+/* -EADDRINUSE: somebody answers at this address. 0: nobody does, and a socket file that a dead
+ * daemon left is gone. */
 static int stale_remove(const struct sockaddr_un *addr)
 {
     struct stat st;
@@ -636,13 +657,14 @@ static int stale_remove(const struct sockaddr_un *addr)
 
 int io_listen(struct io *io, struct diag *diag)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     const char *path = io->opt.socket_path;
     struct stat st;
     int fd = -1, lock = -1, err;
 
     if (strlen(path) >= sizeof addr.sun_path) {
-        diag_set(diag, "%s: the path of a socket has at most %zu bytes", path, sizeof addr.sun_path - 1);
+        diag_set(diag, "%s: the path of a socket has at most %zu bytes", path,
+                 sizeof addr.sun_path - 1);
         return -ENAMETOOLONG;
     }
     strcpy(addr.sun_path, path);
@@ -651,14 +673,15 @@ int io_listen(struct io *io, struct diag *diag)
     if (err < 0)
         goto fail;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* Before bind(), so that the file is never open to more users than it will be; after it against the umask. */
+    /* Before bind(), so that the file is never open to more users than it will be; after it against
+     * the umask. */
     if (fd < 0 || fchmod(fd, io->opt.socket_mode) ||
         bind(fd, (const struct sockaddr *)&addr, sizeof addr) || chmod(path, io->opt.socket_mode) ||
         listen(fd, BACKLOG) || stat(path, &st)) {
         err = -errno;
         goto fail;
     }
-    io->listen_id = (struct tkr_region_id){ .dev = st.st_dev, .ino = st.st_ino };
+    io->listen_id = (struct tkr_region_id){.dev = st.st_dev, .ino = st.st_ino};
     if (lock >= 0)
         close(lock);
     io->listen_fd = fd;
@@ -668,9 +691,9 @@ int io_listen(struct io *io, struct diag *diag)
 
 fail:
     diag_set(diag, "%s: %s", path,
-             err == -EADDRINUSE ? "another daemon answers there" :
-             err == -EEXIST     ? "exists and is not a socket" :
-                                  strerror(-err));
+             err == -EADDRINUSE ? "another daemon answers there"
+             : err == -EEXIST   ? "exists and is not a socket"
+                                : strerror(-err));
     if (fd >= 0)
         close(fd);
     if (lock >= 0)

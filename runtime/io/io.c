@@ -13,11 +13,12 @@
 #include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-#define IO_CLIENTS_MAX 4096u                /* IORING_MAX_CQ_ENTRIES bounds the waits that can be armed */
-#define FREE_TRIES 100                      /* of a millisecond */
-#define SPINS 64                            /* looks of an idle ring thread between two reads of the clock */
+#define IO_CLIENTS_MAX 4096u /* IORING_MAX_CQ_ENTRIES bounds the waits that can be armed */
+#define FREE_TRIES     100   /* of a millisecond */
+#define SPINS          64    /* looks of an idle ring thread between two reads of the clock */
 
-/* ---- start and end ------------------------------------------------------------------------------- */
+/* ---- start and end
+ * ------------------------------------------------------------------------------- */
 
 static int opt_check(const struct io_opt *opt, struct diag *diag)
 {
@@ -70,7 +71,8 @@ static int tables_new(struct io *io)
     return 0;
 }
 
-int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops, struct diag *diag)
+int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops,
+           struct diag *diag)
 {
     struct io *io;
     int err = opt_check(opt, diag);
@@ -193,7 +195,8 @@ const char *io_mode(const struct io *io)
     return "io_uring+futex";
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------ */
+/* ---- the pass
+ * ------------------------------------------------------------------------------------ */
 
 void queue_heat(struct io_client *client)
 {
@@ -211,7 +214,8 @@ void queue_heat(struct io_client *client)
     TKR_STORE_RELAXED(client->need_wakeup, 0);
 }
 
-/* One parked queue a pass: a busy ring thread then notices its client without the way through the kernel. */
+/* One parked queue a pass: a busy ring thread then notices its client without the way through the
+ * kernel. */
 static void parked_peek(struct io *io)
 {
     struct io_client *client;
@@ -256,7 +260,8 @@ uint32_t io_pass(struct io *io)
     return n;
 }
 
-/* ---- sleeping ------------------------------------------------------------------------------------ */
+/* ---- sleeping
+ * ------------------------------------------------------------------------------------ */
 
 static int kick_taken(struct io *io)
 {
@@ -382,7 +387,8 @@ void io_sleep(struct io *io, uint64_t until_ns)
         io->n_set[IO_SET_TOUCHED])
         return;
     loop_wait(io, sleep_timeout(io, until_ns, now));
-    if (io->n_set[IO_SET_STARVED] && !starved_look(io) && io->starved_tick_ns < IO_STARVED_TICK_MAX_NS)
+    if (io->n_set[IO_SET_STARVED] && !starved_look(io) &&
+        io->starved_tick_ns < IO_STARVED_TICK_MAX_NS)
         io->starved_tick_ns *= 2;
     io_control(io);
     kick_taken(io);

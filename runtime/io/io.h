@@ -2,13 +2,14 @@
 /*
  * io.h - the daemon's side of the transport: attach, rings, doorbells, liveness, wakes.
  *
- * One io_uring (SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG) on the ring thread carries: accept and messages of the
- * control socket, FUTEX_WAIT on the bells of parked queues, POLL on pidfds, a timer and an eventfd that
- * other threads (signals, text worker) use to wake the loop. The ring thread makes passes over the hot list; when nothing is hot
- * and the daemon has no work it sleeps in io_uring_enter.
+ * One io_uring (SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG) on the ring thread carries: accept
+ * and messages of the control socket, FUTEX_WAIT on the bells of parked queues, POLL on pidfds, a
+ * timer and an eventfd that other threads (signals, text worker) use to wake the loop. The ring
+ * thread makes passes over the hot list; when nothing is hot and the daemon has no work it sleeps
+ * in io_uring_enter.
  *
- * The daemon never trusts a byte that it reads from R nor reads back what it wrote to T. Callbacks run on the ring thread.
- * io knows nothing of models or requests beyond tags.
+ * The daemon never trusts a byte that it reads from R nor reads back what it wrote to T. Callbacks
+ * run on the ring thread. io knows nothing of models or requests beyond tags.
  */
 #ifndef RUNTIME_IO_IO_H
 #define RUNTIME_IO_IO_H
@@ -24,12 +25,12 @@ struct io_client; /* lives until on_detach returned and io_client_unref()'d to z
 
 struct io_opt {
     const char *socket_path;
-    mode_t socket_mode;          /* 0600 */
-    uint32_t clients_max;        /* 4096 */
-    uint32_t inflight_max;       /* per client; 256 */
-    uint64_t arena_max;          /* per client; 16 MiB */
-    uint64_t bulk_max;           /* per client; 16 MiB */
-    uint64_t idle_park_ns;       /* a queue without traffic for so long is parked; 50 us */
+    mode_t socket_mode;    /* 0600 */
+    uint32_t clients_max;  /* 4096 */
+    uint32_t inflight_max; /* per client; 256 */
+    uint64_t arena_max;    /* per client; 16 MiB */
+    uint64_t bulk_max;     /* per client; 16 MiB */
+    uint64_t idle_park_ns; /* a queue without traffic for so long is parked; 50 us */
     int require_mlock;
     uint64_t op_bitmap[4];
     uint32_t prompt_tokens_max, output_tokens_max;
@@ -39,17 +40,23 @@ struct io_opt {
 
 struct io_ops {
     void *ctx;
-    /* A slot that passed the checks of form: known fields in range, tag free and now taken, data and param ranges inside the arena.
-     * NOOP, CANCEL, PAD, malformed and unsupported slots are answered by io itself. The callee must end it with io_done(). */
-    void (*submit)(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns);
-    /* The client cancelled this tag (by its cancel word or a CANCEL slot); may come twice, and in the middle of a step. */
+    /* A slot that passed the checks of form: known fields in range, tag free and now taken, data
+     * and param ranges inside the arena. NOOP, CANCEL, PAD, malformed and unsupported slots are
+     * answered by io itself. The callee must end it with io_done(). */
+    void (*submit)(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                   uint64_t seen_ns);
+    /* The client cancelled this tag (by its cancel word or a CANCEL slot); may come twice, and in
+     * the middle of a step. */
     void (*cancel)(void *ctx, struct io_client *client, uint32_t tag, uint64_t user);
-    /* The client is gone: drop everything of it. io frees the client when the last io_client_unref() came. */
+    /* The client is gone: drop everything of it. io frees the client when the last
+     * io_client_unref() came. */
     void (*detach)(void *ctx, struct io_client *client);
 };
 
-int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops, struct diag *diag);
-/* Binds and listens. -EADDRINUSE: another daemon answers there (a dead one's socket file is replaced). */
+int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops,
+           struct diag *diag);
+/* Binds and listens. -EADDRINUSE: another daemon answers there (a dead one's socket file is
+ * replaced). */
 int io_listen(struct io *io, struct diag *diag);
 void io_free(struct io *io);
 
@@ -58,50 +65,59 @@ void io_drain(struct io *io);
 /* Sets state GONE and wakes every client: the last thing before exit. */
 void io_gone(struct io *io);
 
-/* One pass: hot queues (8 slots each at most), cancel words of active tags, CQ space, fences, wakes through the waker thread, io_uring
- * events when flagged. Tens of ns when nothing is new; called between steps and from the engine's barrier hook. Returns the number of
- * slots taken, so the caller knows whether there was traffic. */
+/* One pass: hot queues (8 slots each at most), cancel words of active tags, CQ space, fences, wakes
+ * through the waker thread, io_uring events when flagged. Tens of ns when nothing is new; called
+ * between steps and from the engine's barrier hook. Returns the number of slots taken, so the
+ * caller knows whether there was traffic. */
 uint32_t io_pass(struct io *io);
 
-/* 1: a step runs or is due, so sleeping clients are woken by the waker thread; 0 (at start): nothing else is to be done, so
- * io_pass() wakes them itself, one hop less. */
+/* 1: a step runs or is due, so sleeping clients are woken by the waker thread; 0 (at start):
+ * nothing else is to be done, so io_pass() wakes them itself, one hop less. */
 void io_busy(struct io *io, int busy);
 
-/* Handles what came on the control sockets (attaches, hang-ups: milliseconds) and frees clients that are gone. io_sleep() does it by
- * itself; a caller that is never idle calls this between steps. What waited for 50 ms is handled by io_pass(). */
+/* Handles what came on the control sockets (attaches, hang-ups: milliseconds) and frees clients
+ * that are gone. io_sleep() does it by itself; a caller that is never idle calls this between
+ * steps. What waited for 50 ms is handled by io_pass(). */
 void io_control(struct io *io);
 
-/* Sleeps until something happens (a bell, a socket, io_kick) or the deadline (absolute ns, 0 = none); parks idle queues first. Returns at once
- * while a queue is HOT and not yet idle long enough: the caller loops over io_pass(). */
+/* Sleeps until something happens (a bell, a socket, io_kick) or the deadline (absolute ns, 0 =
+ * none); parks idle queues first. Returns at once while a queue is HOT and not yet idle long
+ * enough: the caller loops over io_pass(). */
 void io_sleep(struct io *io, uint64_t until_ns);
 /* Wakes io_sleep from another thread or a signal handler (async-signal-safe). */
 void io_kick(struct io *io);
 
-/* ---- what the daemon does with a client ---------------------------------------------------------- */
+/* ---- what the daemon does with a client
+ * ---------------------------------------------------------- */
 void io_client_ref(struct io_client *client);
 void io_client_unref(struct io_client *client);
 void *io_client_get(const struct io_client *client); /* the daemon's own pointer, NULL at attach */
 void io_client_set(struct io_client *client, void *ptr);
 uid_t io_client_uid(const struct io_client *client);
 pid_t io_client_pid(const struct io_client *client);
-int io_client_dead(const struct io_client *client);  /* detached: publish nothing */
+int io_client_dead(const struct io_client *client); /* detached: publish nothing */
 
-/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
+/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside.
+ */
 int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t len);
 
-/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; one piece per request (a second: -EBUSY); freed when the client's release word
- * names the request, when a new request takes the tag, or at detach. */
-int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off, void **ret_ptr);
+/* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; one
+ * piece per request (a second: -EBUSY); freed when the client's release word names the request,
+ * when a new request takes the tag, or at detach. */
+int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off,
+                 void **ret_ptr);
 
 /* Free CQ slots beyond those reserved for the terminals of active tags. */
 uint32_t io_cq_room(struct io_client *client);
 
-/* Puts a TOKEN, BULK or LOGPROB line; seq is filled in. -EAGAIN: no room (published lags generated: try again in a later pass). */
+/* Puts a TOKEN, BULK or LOGPROB line; seq is filled in. -EAGAIN: no room (published lags generated:
+ * try again in a later pass). */
 int io_put(struct io_client *client, const struct tkr_cqe *cqe);
 
-/* Writes the result record (may be NULL: NO_RESULT) and the terminal CQE into the slot reserved for the tag: never fails. Frees the tag
- * for the daemon. */
-void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t status, const struct tkr_result *result);
+/* Writes the result record (may be NULL: NO_RESULT) and the terminal CQE into the slot reserved for
+ * the tag: never fails. Frees the tag for the daemon. */
+void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t status,
+             const struct tkr_result *result);
 
 struct io_counts {
     uint32_t clients, hot, parked;

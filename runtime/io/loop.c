@@ -2,10 +2,11 @@
 /*
  * loop.c - the ring thread's io_uring.
  *
- * DEFER_TASKRUN: completions are made only in our own system calls, so a client that rings cannot interrupt a step;
- * TASKRUN_FLAG: one load tells that some are waiting. It carries polls of the listening socket, the control sockets, the pidfds
- * and the kick eventfd, and one FUTEX_WAIT per parked queue. The futex wait is one-shot: a hostile client can
- * force one completion per re-arm, no more. liburing 2.3 has no call for it, so its entry is filled in here.
+ * DEFER_TASKRUN: completions are made only in our own system calls, so a client that rings cannot
+ * interrupt a step; TASKRUN_FLAG: one load tells that some are waiting. It carries polls of the
+ * listening socket, the control sockets, the pidfds and the kick eventfd, and one FUTEX_WAIT per
+ * parked queue. The futex wait is one-shot: a hostile client can force one completion per re-arm,
+ * no more. liburing 2.3 has no call for it, so its entry is filled in here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,9 +15,9 @@
 #include <unistd.h>
 #include "runtime/io/state.h"
 
-#define OP_FUTEX_WAIT 51                    /* IORING_OP_FUTEX_WAIT, Linux 6.7 */
-#define FUTEX2_U32 2                        /* FUTEX2_SIZE_U32, shared */
-#define SQ_ENTRIES 256u
+#define OP_FUTEX_WAIT 51 /* IORING_OP_FUTEX_WAIT, Linux 6.7 */
+#define FUTEX2_U32    2  /* FUTEX2_SIZE_U32, shared */
+#define SQ_ENTRIES    256u
 
 static uint64_t user_data(enum io_event event, uint32_t slot)
 {
@@ -26,15 +27,16 @@ static uint64_t user_data(enum io_event event, uint32_t slot)
 int loop_init(struct io *io, struct diag *diag)
 {
     struct io_uring_params params = {
-        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
-                 IORING_SETUP_CQSIZE,
+        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                 IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CQSIZE,
         .cq_entries = SQ_ENTRIES * 2,
     };
     struct io_uring_probe *probe;
-    struct utsname host = { .release = "?" };
+    struct utsname host = {.release = "?"};
     int err, has_futex;
 
-    /* Every wait that can be armed at once may complete at once: socket, pidfd and bell of each client. */
+    /* Every wait that can be armed at once may complete at once: socket, pidfd and bell of each
+     * client. */
     while (params.cq_entries < 3 * io->table_max + SQ_ENTRIES)
         params.cq_entries *= 2;
     uname(&host);
@@ -56,7 +58,8 @@ int loop_init(struct io *io, struct diag *diag)
     has_futex = probe && io_uring_opcode_supported(probe, OP_FUTEX_WAIT);
     free(probe);
     if (!has_futex) {
-        diag_set(diag, "Linux %s: its io_uring has no FUTEX_WAIT; 6.7 or newer is needed", host.release);
+        diag_set(diag, "Linux %s: its io_uring has no FUTEX_WAIT; 6.7 or newer is needed",
+                 host.release);
         return -EOPNOTSUPP;
     }
     return 0;
@@ -98,7 +101,7 @@ void loop_bell(struct io_client *client)
     sqe->fd = FUTEX2_U32;
     sqe->addr = (uint64_t)(uintptr_t)client->bell;
     sqe->off = client->bell_value;
-    sqe->addr3 = UINT32_MAX;                /* every bit of the wake mask */
+    sqe->addr3 = UINT32_MAX; /* every bit of the wake mask */
     client->armed_bell = 1;
 }
 
@@ -180,7 +183,8 @@ static void loop_reap(struct io *io)
 int loop_flagged(const struct io *io)
 {
     /* The kernel sets TASKRUN in the ring's flags; more than one batch may be there already. */
-    return (IO_URING_READ_ONCE(*io->ring.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) ||
+    return (IO_URING_READ_ONCE(*io->ring.sq.kflags) &
+            (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) ||
            io_uring_cq_ready(&io->ring);
 }
 

@@ -2,11 +2,12 @@
 /*
  * notify.c - wakes clients that sleep.
  *
- * One futex_wake with a sleeper on another core costs the caller about ten microseconds, so the thread that
- * leads the engine makes none for clients while steps run: it hands the futex words to the waker thread through a private
- * queue and rings that thread at most once a pass, and only when some client really sleeps. The waker does not spin between
- * wakes: on a host with two cores a spinning waker would steal the core that the engine or a client computes on.
- * An idle ring thread wakes clients itself, since a sleeping waker would only add a hop.
+ * One futex_wake with a sleeper on another core costs the caller about ten microseconds, so the
+ * thread that leads the engine makes none for clients while steps run: it hands the futex words to
+ * the waker thread through a private queue and rings that thread at most once a pass, and only when
+ * some client really sleeps. The waker does not spin between wakes: on a host with two cores a
+ * spinning waker would steal the core that the engine or a client computes on. An idle ring thread
+ * wakes clients itself, since a sleeping waker would only add a hop.
  */
 #include <errno.h>
 #include <signal.h>
@@ -16,12 +17,12 @@
 struct waker {
     pthread_t thread;
     uint32_t mask;
-    const uint32_t **words;                 /* [mask + 1] */
-    _Alignas(64) uint32_t tail;             /* written by the ring thread */
-    uint32_t bell;                          /* futex word the waker sleeps on; written by the ring thread */
+    const uint32_t **words;     /* [mask + 1] */
+    _Alignas(64) uint32_t tail; /* written by the ring thread */
+    uint32_t bell;              /* futex word the waker sleeps on; written by the ring thread */
     uint32_t stop;
-    _Alignas(64) uint32_t head;             /* written by the waker */
-    uint32_t asleep;                        /* written by the waker */
+    _Alignas(64) uint32_t head; /* written by the waker */
+    uint32_t asleep;            /* written by the waker */
 };
 
 static void *waker_run(void *arg)
@@ -37,12 +38,14 @@ static void *waker_run(void *arg)
         while (head != __atomic_load_n(&w->tail, __ATOMIC_ACQUIRE)) {
             tkr_futex_wake(w->words[head & w->mask], 1);
             head++;
-            /* Release pairs with the acquire in waker_put(): the entry was read before it is written again. */
+            /* Release pairs with the acquire in waker_put(): the entry was read before it is
+             * written again. */
             __atomic_store_n(&w->head, head, __ATOMIC_RELEASE);
         }
         if (__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE))
             return NULL;
-        /* Sequentially consistent, as are their partners in waker_ring(): asleep before the last look at tail. */
+        /* Sequentially consistent, as are their partners in waker_ring(): asleep before the last
+         * look at tail. */
         __atomic_store_n(&w->asleep, 1, __ATOMIC_SEQ_CST);
         if (head == __atomic_load_n(&w->tail, __ATOMIC_SEQ_CST))
             tkr_futex_wait(&w->bell, bell, -1);
@@ -59,7 +62,7 @@ int waker_new(struct waker **ret_waker, uint32_t clients_max)
 
     if (!w)
         return -ENOMEM;
-    *w = (struct waker){ .mask = 0 };
+    *w = (struct waker){.mask = 0};
     while (n < clients_max)
         n *= 2;
     w->mask = n - 1;
@@ -117,7 +120,8 @@ void waker_ring(struct waker *waker)
 
 void notify_touched(struct io *io)
 {
-    /* Store-load, one for all clients of this pass: a client stores wait, then looks at its CQ once more. */
+    /* Store-load, one for all clients of this pass: a client stores wait, then looks at its CQ once
+     * more. */
     tkr_fence();
     while (io->n_set[IO_SET_TOUCHED]) {
         struct io_client *client = io->set[IO_SET_TOUCHED][io->n_set[IO_SET_TOUCHED] - 1];
@@ -125,8 +129,8 @@ void notify_touched(struct io *io)
         set_remove(io, IO_SET_TOUCHED, client);
         if (!tkr_wait_due(TKR_LOAD_RELAXED(client->wait), client->cq.pos))
             continue;
-        /* Before the wake is queued, so that a client on its way to sleep finds the word changed. Release pairs
-         * with the acquire of cq_bell in the client's wait. */
+        /* Before the wake is queued, so that a client on its way to sleep finds the word changed.
+         * Release pairs with the acquire of cq_bell in the client's wait. */
         TKR_STORE_RELEASE(client->cq_bell, ++client->cq_bell_value);
         set_add(io, IO_SET_DUE, client);
     }

@@ -21,48 +21,51 @@
 #include "shm/region.h"
 #include "shm/ring.h"
 
-#define IO_SLOTS_PER_PASS 8u                /* of one queue: a flood costs the others at most this */
-#define IO_EVENTS_PER_PASS 64u              /* io_uring completions handled in one go */
-#define IO_CONNS_SPARE 16u                  /* connections beyond clients_max that still get a typed refusal */
-#define IO_HALF_OPEN_NS 3000000000ull       /* from accept to READY; populating 16 MiB takes milliseconds */
-#define IO_CONTROL_DELAY_NS 50000000ull     /* an attach takes milliseconds: kept out of a step for so long at most */
-#define IO_FDS_PER_MESSAGE 4u               /* what recvmsg makes room for; one is right, the others are closed */
+#define IO_SLOTS_PER_PASS  8u  /* of one queue: a flood costs the others at most this */
+#define IO_EVENTS_PER_PASS 64u /* io_uring completions handled in one go */
+#define IO_CONNS_SPARE     16u /* connections beyond clients_max that still get a typed refusal */
+#define IO_HALF_OPEN_NS                                                                            \
+    3000000000ull /* from accept to READY; populating 16 MiB takes milliseconds */
+#define IO_CONTROL_DELAY_NS                                                                        \
+    50000000ull /* an attach takes milliseconds: kept out of a step for so long at most */
+#define IO_FDS_PER_MESSAGE 4u /* what recvmsg makes room for; one is right, the others are closed  \
+                               */
 #define IO_NONE UINT32_MAX
 
-/* A full CQ has no doorbell (the client would pay a fence on each read), so who waits for room is looked at again
- * after 1 ms, and less often while nothing changes. */
-#define IO_STARVED_TICK_NS 1000000ull
+/* A full CQ has no doorbell (the client would pay a fence on each read), so who waits for room is
+ * looked at again after 1 ms, and less often while nothing changes. */
+#define IO_STARVED_TICK_NS     1000000ull
 #define IO_STARVED_TICK_MAX_NS 16000000ull
 
-enum io_event {                             /* high byte of user_data */
-    IO_EVENT_NONE = 0,
-    IO_EVENT_ACCEPT,
-    IO_EVENT_KICK,
-    IO_EVENT_SOCKET,                        /* these three: low bits are the client's slot in io->table */
-    IO_EVENT_PIDFD,
-    IO_EVENT_BELL
+enum io_event { /* high byte of user_data */
+                IO_EVENT_NONE = 0,
+                IO_EVENT_ACCEPT,
+                IO_EVENT_KICK,
+                IO_EVENT_SOCKET, /* these three: low bits are the client's slot in io->table */
+                IO_EVENT_PIDFD,
+                IO_EVENT_BELL
 };
 
 enum io_client_state {
-    IO_CLIENT_HELLO,                        /* accepted, HELLO awaited */
-    IO_CLIENT_ATTACH,                       /* WELCOME sent, ATTACH awaited */
+    IO_CLIENT_HELLO,  /* accepted, HELLO awaited */
+    IO_CLIENT_ATTACH, /* WELCOME sent, ATTACH awaited */
     IO_CLIENT_LIVE,
-    IO_CLIENT_DEAD                          /* nothing is published any more; freed when the last wait is reaped */
+    IO_CLIENT_DEAD /* nothing is published any more; freed when the last wait is reaped */
 };
 
 enum io_queue_state {
     IO_QUEUE_NONE,
-    IO_QUEUE_HOT,                           /* polled in each pass */
-    IO_QUEUE_PARKED,                        /* need_wakeup is set and FUTEX_WAIT is armed on the bell */
-    IO_QUEUE_BLOCKED                        /* has a slot whose answer finds no room in the CQ */
+    IO_QUEUE_HOT,    /* polled in each pass */
+    IO_QUEUE_PARKED, /* need_wakeup is set and FUTEX_WAIT is armed on the bell */
+    IO_QUEUE_BLOCKED /* has a slot whose answer finds no room in the CQ */
 };
 
 struct io_tag {
     uint64_t user;
-    uint32_t active_at;                     /* index in client->active, IO_NONE: free */
-    uint32_t bulk_user;                     /* low half of the owner of the bulk memory below; 0: none */
+    uint32_t active_at; /* index in client->active, IO_NONE: free */
+    uint32_t bulk_user; /* low half of the owner of the bulk memory below; 0: none */
     uint32_t bulk_off, bulk_bytes;
-    uint8_t cancelled;                      /* ops.cancel was called for its cancel word */
+    uint8_t cancelled; /* ops.cancel was called for its cancel word */
 };
 
 /* A set of clients: a dense array with back-pointers, so that adding and removing cost O(1). */
@@ -70,51 +73,52 @@ enum io_set {
     IO_SET_HOT,
     IO_SET_PARKED,
     IO_SET_BLOCKED,
-    IO_SET_BUSY,                            /* have active tags: cancel words are polled */
-    IO_SET_TOUCHED,                         /* something was published since the last fence */
-    IO_SET_DUE,                             /* to be woken */
-    IO_SET_STARVED,                         /* something could not be published or taken: the CQ is full */
-    IO_SET_CONTROL,                         /* the control socket has something */
+    IO_SET_BUSY,    /* have active tags: cancel words are polled */
+    IO_SET_TOUCHED, /* something was published since the last fence */
+    IO_SET_DUE,     /* to be woken */
+    IO_SET_STARVED, /* something could not be published or taken: the CQ is full */
+    IO_SET_CONTROL, /* the control socket has something */
     IO_SETS
 };
 
 struct io_client {
     struct io *io;
-    void *ptr;                              /* the daemon's own */
+    void *ptr; /* the daemon's own */
     enum io_client_state state;
     enum io_queue_state queue_state;
-    uint32_t set_at[IO_SETS];               /* index in io->set[], IO_NONE: not a member */
+    uint32_t set_at[IO_SETS]; /* index in io->set[], IO_NONE: not a member */
 
     struct tkr_ring_in sq;
     struct tkr_ring_out cq;
-    uint32_t reserved;                      /* CQ slots kept for terminals: one per active tag */
+    uint32_t reserved; /* CQ slots kept for terminals: one per active tag */
     uint32_t max_inflight;
     uint32_t n_active;
-    uint16_t *active;                       /* [max_inflight] tags in use, dense */
-    uint32_t *active_user;                  /* low half of user, beside active[] */
-    struct io_tag *tags;                    /* [max_inflight] */
-    uint16_t *bulk;                         /* [max_inflight] tags that own bulk memory, by offset */
+    uint16_t *active;      /* [max_inflight] tags in use, dense */
+    uint32_t *active_user; /* low half of user, beside active[] */
+    struct io_tag *tags;   /* [max_inflight] */
+    uint16_t *bulk;        /* [max_inflight] tags that own bulk memory, by offset */
     uint32_t n_bulk;
 
     const uint32_t *cq_head, *bell, *cancel, *release; /* in R: each load is one atomic load */
     const uint64_t *wait;
     const uint8_t *arena;
     uint64_t arena_len;
-    uint32_t *sq_head, *need_wakeup, *cq_bell, *t_state, *daemon_cpu; /* in T: written, never read */
+    uint32_t *sq_head, *need_wakeup, *cq_bell, *t_state,
+        *daemon_cpu; /* in T: written, never read */
     struct tkr_result *results;
     uint8_t *bulk_base;
-    uint32_t cq_bell_value;                 /* our copy of what we do not read back */
+    uint32_t cq_bell_value; /* our copy of what we do not read back */
 
-    uint8_t traffic;                        /* slots came since the last look of io_sleep() */
+    uint8_t traffic; /* slots came since the last look of io_sleep() */
     uint8_t armed_bell, armed_socket, armed_pidfd;
     uint32_t bell_value;
-    uint64_t idle_since_ns;                 /* HOT: last traffic; HELLO and ATTACH: when it was accepted */
+    uint64_t idle_since_ns; /* HOT: last traffic; HELLO and ATTACH: when it was accepted */
 
     int socket, pidfd;
     uid_t uid;
     pid_t pid;
-    uint32_t refs;                          /* atomic: other threads may hold some */
-    uint32_t slot;                          /* in io->table */
+    uint32_t refs; /* atomic: other threads may hold some */
+    uint32_t slot; /* in io->table */
     uint64_t id;
     struct tkr_grant grant;
     struct tkr_region r, t;
@@ -129,23 +133,23 @@ struct io {
     struct io_uring ring;
     int ring_ready;
     int listen_fd, kick_fd;
-    struct tkr_region_id listen_id;         /* of the socket file, so that only our own is removed */
-    uint32_t kicked;                        /* atomic: set by any thread */
-    int busy;                               /* wakes go through the waker */
-    uint32_t parked_at;                     /* whose slot the next pass peeks at */
-    int cpu;                                /* as last published */
+    struct tkr_region_id listen_id; /* of the socket file, so that only our own is removed */
+    uint32_t kicked;                /* atomic: set by any thread */
+    int busy;                       /* wakes go through the waker */
+    uint32_t parked_at;             /* whose slot the next pass peeks at */
+    int cpu;                        /* as last published */
     int draining;
     int accept_armed, accept_pending;
-    uint64_t control_since_ns;              /* control work waits since then; 0 = none */
-    uint64_t accept_retry_ns;               /* out of descriptors: try again then; 0 = no */
+    uint64_t control_since_ns; /* control work waits since then; 0 = none */
+    uint64_t accept_retry_ns;  /* out of descriptors: try again then; 0 = no */
     uint64_t starved_tick_ns;
     uint64_t epoch, next_id;
 
     uint32_t table_max;
-    struct io_client **table;               /* [table_max] */
+    struct io_client **table; /* [table_max] */
     uint32_t n_table;
     uint32_t n_half_open, n_dead, n_live;
-    struct io_client **set[IO_SETS];        /* each [table_max] */
+    struct io_client **set[IO_SETS]; /* each [table_max] */
     uint32_t n_set[IO_SETS];
 
     struct waker *waker;
@@ -183,8 +187,8 @@ void loop_poll(struct io *io, int fd, uint32_t events, enum io_event event, uint
 void loop_bell(struct io_client *client);
 void loop_cancel(struct io *io, enum io_event event, uint32_t slot);
 void loop_submit(struct io *io);
-int loop_flagged(const struct io *io);      /* a completion waits for the next system call */
-void loop_events(struct io *io);            /* makes that call and handles what came */
+int loop_flagged(const struct io *io); /* a completion waits for the next system call */
+void loop_events(struct io *io);       /* makes that call and handles what came */
 void loop_wait(struct io *io, uint64_t timeout_ns); /* sleeps; UINT64_MAX: no time-out */
 
 /* control.c */
@@ -198,12 +202,13 @@ void control_expire(struct io *io, uint64_t now);
 
 /* client.c */
 struct io_client *client_new(struct io *io, int socket);
-int client_bind(struct io_client *client, const struct tkr_r_header *r, const struct tkr_t_header *t);
+int client_bind(struct io_client *client, const struct tkr_r_header *r,
+                const struct tkr_t_header *t);
 uint32_t client_take(struct io_client *client); /* up to IO_SLOTS_PER_PASS slots: how many */
 uint32_t client_room(struct io_client *client);
 void client_cancels(struct io_client *client);
 void client_detach(struct io_client *client);
-void client_sweep(struct io *io);           /* frees the dead that nobody holds */
+void client_sweep(struct io *io); /* frees the dead that nobody holds */
 /* Checks the private copy of a slot: TKR_OK, or the status that answers it. */
 uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client);
 
@@ -211,8 +216,8 @@ uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client);
 int waker_new(struct waker **ret_waker, uint32_t clients_max);
 void waker_free(struct waker *waker);
 int waker_put(struct waker *waker, const uint32_t *word); /* -EAGAIN: full, try in the next pass */
-void waker_ring(struct waker *waker);       /* after some puts: at most one futex_wake */
-void notify_touched(struct io *io);         /* one fence, then who wants to be woken becomes due */
+void waker_ring(struct waker *waker); /* after some puts: at most one futex_wake */
+void notify_touched(struct io *io);   /* one fence, then who wants to be woken becomes due */
 void notify_due(struct io *io, int through_waker);
 
 #endif

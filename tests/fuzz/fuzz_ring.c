@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_ring.c - the daemon's reading of region R, against every byte string and a writer that changes it meanwhile.
+ * fuzz_ring.c - the daemon's reading of region R, against every byte string and a writer that
+ * changes it meanwhile.
  *
- * Built with TKR_LOAD_HOOK: before each load of a byte of R the hook may overwrite any byte of R, as a hostile
- * client on another core would, and it traps when one take reads a byte twice or outside of R. The input is a list
- * of records: what lies in R, and what the writer does between the loads.
+ * Built with TKR_LOAD_HOOK: before each load of a byte of R the hook may overwrite any byte of R,
+ * as a hostile client on another core would, and it traps when one take reads a byte twice or
+ * outside of R. The input is a list of records: what lies in R, and what the writer does between
+ * the loads.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "runtime/io/state.h"
 
-#define ARENA 4096u
+#define ARENA    4096u
 #define INFLIGHT 4u
-#define R_BYTES 32768u
-#define T_BYTES 32768u
+#define R_BYTES  32768u
+#define T_BYTES  32768u
 
 #define TRAP_UNLESS(cond)                                                                          \
     do {                                                                                           \
@@ -25,8 +27,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static _Alignas(4096) uint8_t r_bytes[R_BYTES], t_bytes[T_BYTES];
-static uint8_t loaded[R_BYTES];              /* by the take that runs now */
-static int watch;                            /* 1: a second load of a byte of the slots is a double fetch */
+static uint8_t loaded[R_BYTES]; /* by the take that runs now */
+static int watch;               /* 1: a second load of a byte of the slots is a double fetch */
 static struct tkr_r_header layout;
 static const uint8_t *input;
 static size_t n_input;
@@ -63,7 +65,8 @@ void tkr_load_hook(const void *ptr, size_t bytes)
         r_bytes[next_word() % layout.region_len] = next_byte();
 }
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     uint64_t data_end = (uint64_t)sqe->data_off + sqe->data_len;
     uint64_t param_end = (uint64_t)sqe->param_off + sqe->param_len;
@@ -87,7 +90,8 @@ static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe 
 static void on_cancel(void *ctx, struct io_client *client, uint32_t tag, uint64_t user)
 {
     (void)ctx;
-    TRAP_UNLESS(tag < INFLIGHT && client->tags[tag].user == user && client->tags[tag].active_at != IO_NONE);
+    TRAP_UNLESS(tag < INFLIGHT && client->tags[tag].user == user &&
+                client->tags[tag].active_at != IO_NONE);
     cancels++;
     if (next_byte() & 1)
         io_done(client, tag, user, TKR_E_CANCELLED, NULL);
@@ -115,7 +119,8 @@ static void header_run(const struct tkr_grant *grant)
     tkr_copy_once(&header, r_bytes, sizeof header);
     if (tkr_r_check(&header, grant, &field) < 0)
         return;
-    sq_end = (uint64_t)header.sq_off + (uint64_t)header.sq_stride * (header.nsq - 1) + (64ull << header.sq_log2);
+    sq_end = (uint64_t)header.sq_off + (uint64_t)header.sq_stride * (header.nsq - 1) +
+             (64ull << header.sq_log2);
     TRAP_UNLESS(sq_end <= layout.region_len);
     TRAP_UNLESS((uint64_t)header.ctl_off + TKR_R_CTL_BYTES <= layout.region_len);
     TRAP_UNLESS((uint64_t)header.cancel_off + 4 * INFLIGHT <= layout.region_len);
@@ -128,8 +133,11 @@ static void slots_fill(struct io_client *client)
 {
     for (uint32_t n = next_byte() % 12, pos = client->sq.pos; n > 0; n--, pos++) {
         uint8_t *slot = r_bytes + layout.sq_off + (size_t)(pos & client->sq.mask) * TKR_LINE;
-        struct tkr_sqe sqe = { .op = TKR_OP_GENERATE, .tag = (uint16_t)(pos % INFLIGHT), .user = pos + 1u,
-                               .data_kind = TKR_DATA_TEXT, .data_len = 16 };
+        struct tkr_sqe sqe = {.op = TKR_OP_GENERATE,
+                              .tag = (uint16_t)(pos % INFLIGHT),
+                              .user = pos + 1u,
+                              .data_kind = TKR_DATA_TEXT,
+                              .data_len = 16};
         uint8_t how = next_byte();
 
         if (how & 1)
@@ -177,13 +185,20 @@ static void client_run(struct io_client *client)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct tkr_grant grant = { .arena_len = ARENA, .bulk_len = 8192, .nsq = 1, .sq_log2 = 4, .cq_log2 = 5,
-                               .max_inflight = INFLIGHT };
-    struct io io = { .ops = { .submit = on_submit, .cancel = on_cancel, .detach = on_detach },
-                     .opt = { .op_bitmap = { 1u << TKR_OP_NOOP | 1u << TKR_OP_PAD | 1u << TKR_OP_CANCEL |
-                                             1u << TKR_OP_GENERATE } } };
-    struct io_client client = { .io = &io, .state = IO_CLIENT_LIVE, .grant = grant,
-                                .r = { .base = r_bytes, .fd = -1 }, .t = { .base = t_bytes, .fd = -1 } };
+    struct tkr_grant grant = {.arena_len = ARENA,
+                              .bulk_len = 8192,
+                              .nsq = 1,
+                              .sq_log2 = 4,
+                              .cq_log2 = 5,
+                              .max_inflight = INFLIGHT};
+    struct io io = {.ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach},
+                    .opt = {.op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_PAD |
+                                          1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE}}};
+    struct io_client client = {.io = &io,
+                               .state = IO_CLIENT_LIVE,
+                               .grant = grant,
+                               .r = {.base = r_bytes, .fd = -1},
+                               .t = {.base = t_bytes, .fd = -1}};
     struct io_client *members[IO_SETS];
     struct tkr_t_header t;
 

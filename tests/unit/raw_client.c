@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #define CTL_BYTES 256
-#define FDS_MAX 16
+#define FDS_MAX   16
 
 int raw_connect(const char *path)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     strncpy(addr.sun_path, path, sizeof addr.sun_path - 1);
@@ -29,8 +29,7 @@ int raw_connect(const char *path)
 struct tkr_ctl_head raw_head(int type)
 {
     return (struct tkr_ctl_head){
-        .magic = TKR_MAGIC_CTL, .type = (uint16_t)type, .bytes = CTL_BYTES, .major = 1, .minor = 0
-    };
+        .magic = TKR_MAGIC_CTL, .type = (uint16_t)type, .bytes = CTL_BYTES, .major = 1, .minor = 0};
 }
 
 int raw_send(int socket, const void *bytes, size_t n, const int *fds, int n_fds)
@@ -39,8 +38,8 @@ int raw_send(int socket, const void *bytes, size_t n, const int *fds, int n_fds)
         struct cmsghdr align;
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = n };
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
     if (n_fds) {
         size_t fd_bytes = (size_t)n_fds * sizeof(int);
@@ -62,10 +61,11 @@ int raw_recv(int socket, void *bytes, int *ret_fd)
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec iov = { .iov_base = bytes, .iov_len = CTL_BYTES };
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
-    };
+    struct iovec iov = {.iov_base = bytes, .iov_len = CTL_BYTES};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
     ssize_t n = recvmsg(socket, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c;
 
@@ -90,8 +90,13 @@ int raw_hello_send(struct raw_client *c)
 static struct tkr_grant grant_of(const struct tkr_welcome *w)
 {
     return (struct tkr_grant){
-        .arena_len = w->arena_len, .bulk_len = w->bulk_len, .nsq = w->nsq, .sq_log2 = w->sq_log2,
-        .cq_log2 = w->cq_log2, .max_inflight = w->max_inflight, .colour = w->colour,
+        .arena_len = w->arena_len,
+        .bulk_len = w->bulk_len,
+        .nsq = w->nsq,
+        .sq_log2 = w->sq_log2,
+        .cq_log2 = w->cq_log2,
+        .max_inflight = w->max_inflight,
+        .colour = w->colour,
     };
 }
 
@@ -173,7 +178,7 @@ int raw_r_seal(struct raw_client *c)
 
 int raw_attach_send(struct raw_client *c)
 {
-    struct tkr_attach attach = { .head = raw_head(TKR_CTL_ATTACH), .region_len = c->rh.region_len };
+    struct tkr_attach attach = {.head = raw_head(TKR_CTL_ATTACH), .region_len = c->rh.region_len};
 
     return raw_send(c->socket, &attach, sizeof attach, &c->r.fd, 1);
 }
@@ -202,7 +207,7 @@ int raw_put(struct raw_client *c, const struct tkr_sqe *sqe)
 
 struct tkr_sqe raw_noop(struct raw_client *c, uint16_t tag)
 {
-    return (struct tkr_sqe){ .op = TKR_OP_NOOP, .tag = tag, .user = ++c->user };
+    return (struct tkr_sqe){.op = TKR_OP_NOOP, .tag = tag, .user = ++c->user};
 }
 
 int raw_take(struct raw_client *c, struct tkr_cqe *ret, int keep)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raw_client.h - a client of the daemon's transport that can break every rule: it lies where a test says so.
+ * raw_client.h - a client of the daemon's transport that can break every rule: it lies where a test
+ * says so.
  *
  * Nothing here waits: who drives the daemon decides that. Used by tests of runtime/io.
  */
@@ -16,7 +17,7 @@ struct raw_client {
     int socket;
     struct tkr_hello hello;
     struct tkr_welcome welcome;
-    struct tkr_refused refused;             /* when the last answer was one */
+    struct tkr_refused refused; /* when the last answer was one */
     struct tkr_region r, t;
     struct tkr_r_header rh;
     struct tkr_t_header th;
@@ -28,10 +29,10 @@ struct raw_client {
     const struct tkr_result *results;
     const uint8_t *bulk;
     uint8_t *arena;
-    uint64_t user;                          /* of the last request */
+    uint64_t user; /* of the last request */
 };
 
-int raw_connect(const char *path);          /* descriptor or -errno */
+int raw_connect(const char *path); /* descriptor or -errno */
 struct tkr_ctl_head raw_head(int type);
 int raw_send(int socket, const void *bytes, size_t n, const int *fds, int n_fds); /* 0 or -errno */
 /* 256 bytes and at most one descriptor (-1: none). 0, -EPIPE: hang-up, or -errno. */
@@ -40,10 +41,11 @@ int raw_recv(int socket, void *bytes, int *ret_fd);
 /* The steps of an attach; each returns 0 or -errno. */
 int raw_hello_send(struct raw_client *c);   /* c->hello as it is; zero: filled in */
 int raw_welcome_recv(struct raw_client *c); /* maps T; -EPERM: refused */
-int raw_r_make(struct raw_client *c);       /* R as WELCOME says, sealed; lie in between through c->r.base before raw_r_seal() */
+int raw_r_make(struct raw_client *c); /* R as WELCOME says, sealed; lie in between through c->r.base
+                                         before raw_r_seal() */
 int raw_r_seal(struct raw_client *c);
 int raw_attach_send(struct raw_client *c);
-int raw_ready_recv(struct raw_client *c);   /* -EPERM: refused */
+int raw_ready_recv(struct raw_client *c); /* -EPERM: refused */
 void raw_close(struct raw_client *c);
 
 /* Puts sqe (seq is filled in); rings when parked. 1: it rang. */

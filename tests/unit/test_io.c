@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's transport against a raw client, both driven by one thread: each step is decided here, nothing depends on timing.
- * What needs two threads or processes is in test_io_threads.c.
+ * The daemon's transport against a raw client, both driven by one thread: each step is decided
+ * here, nothing depends on timing. What needs two threads or processes is in test_io_threads.c.
  */
 #include <check.h>
 #include <dirent.h>
@@ -23,8 +23,9 @@
 #include "tests/unit/raw_client.h"
 
 #define GENERATE_BIT (1ull << TKR_OP_GENERATE)
-#define WORKING_OPS (1ull << TKR_OP_NOOP | 1ull << TKR_OP_PAD | 1ull << TKR_OP_CANCEL | GENERATE_BIT)
-#define HANG_NS 20000000000ull               /* a wait that takes longer has hung */
+#define WORKING_OPS                                                                                \
+    (1ull << TKR_OP_NOOP | 1ull << TKR_OP_PAD | 1ull << TKR_OP_CANCEL | GENERATE_BIT)
+#define HANG_NS 20000000000ull /* a wait that takes longer has hung */
 
 /* What the callbacks saw. */
 static struct {
@@ -34,15 +35,16 @@ static struct {
     uint64_t seen_ns;
     uint32_t cancel_tag;
     uint64_t cancel_user;
-    int end_at_once;                         /* submit answers with DONE itself */
-    int hold;                                /* submit takes a reference */
+    int end_at_once; /* submit answers with DONE itself */
+    int hold;        /* submit takes a reference */
 } saw;
 
 static char folder[64], path[128];
 static struct io *io;
 static struct io_opt opt;
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     (void)ctx;
     saw.submits++;
@@ -71,7 +73,7 @@ static void on_detach(void *ctx, struct io_client *client)
     saw.detaches++;
 }
 
-static const struct io_ops ops = { .submit = on_submit, .cancel = on_cancel, .detach = on_detach };
+static const struct io_ops ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
 
 static void setup(void)
 {
@@ -82,9 +84,16 @@ static void setup(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/socket", folder);
     opt = (struct io_opt){
-        .socket_path = path, .socket_mode = 0600, .clients_max = 8, .inflight_max = 8,
-        .arena_max = 1 << 20, .bulk_max = 1 << 20, .idle_park_ns = 0, .op_bitmap = { WORKING_OPS },
-        .prompt_tokens_max = 100, .output_tokens_max = 50,
+        .socket_path = path,
+        .socket_mode = 0600,
+        .clients_max = 8,
+        .inflight_max = 8,
+        .arena_max = 1 << 20,
+        .bulk_max = 1 << 20,
+        .idle_park_ns = 0,
+        .op_bitmap = {WORKING_OPS},
+        .prompt_tokens_max = 100,
+        .output_tokens_max = 50,
     };
     ck_assert_msg(io_new(&io, &opt, &ops, &diag) == 0, "%s", diag.text);
     ck_assert_msg(io_listen(io, &diag) == 0, "%s", diag.text);
@@ -107,7 +116,7 @@ static uint32_t pump(void)
 
 static int readable(int socket)
 {
-    struct pollfd p = { .fd = socket, .events = POLLIN };
+    struct pollfd p = {.fd = socket, .events = POLLIN};
 
     return poll(&p, 1, 0) == 1;
 }
@@ -201,7 +210,8 @@ static int maps(void)
     return n;
 }
 
-/* ---- attach -------------------------------------------------------------------------------------- */
+/* ---- attach
+ * -------------------------------------------------------------------------------------- */
 
 START_TEST(a_client_attaches_and_gets_what_it_was_granted)
 {
@@ -229,8 +239,13 @@ START_TEST(sizes_beyond_the_configuration_are_lowered_in_welcome)
     struct raw_client c;
 
     client_connect(&c);
-    c.hello = (struct tkr_hello){ .head = raw_head(TKR_CTL_HELLO), .arena_len = 1ull << 40, .bulk_len = 1ull << 40,
-                                  .nsq = 8, .sq_log2 = 31, .cq_log2 = 31, .max_inflight = 1u << 31 };
+    c.hello = (struct tkr_hello){.head = raw_head(TKR_CTL_HELLO),
+                                 .arena_len = 1ull << 40,
+                                 .bulk_len = 1ull << 40,
+                                 .nsq = 8,
+                                 .sq_log2 = 31,
+                                 .cq_log2 = 31,
+                                 .max_inflight = 1u << 31};
     ck_assert_int_eq(client_hello(&c), 0);
     ck_assert_uint_eq(c.welcome.arena_len, opt.arena_max);
     ck_assert_uint_eq(c.welcome.bulk_len, opt.bulk_max);
@@ -261,8 +276,8 @@ static int hello_refused(const void *bytes, size_t n, const int *fds, int n_fds)
 
 START_TEST(a_malformed_hello_is_refused_with_its_reason)
 {
-    struct tkr_hello good = { .head = raw_head(TKR_CTL_HELLO) }, bad;
-    uint8_t longer[300] = { 0 };
+    struct tkr_hello good = {.head = raw_head(TKR_CTL_HELLO)}, bad;
+    uint8_t longer[300] = {0};
     int fds[6];
 
     bad = good;
@@ -292,7 +307,7 @@ END_TEST
 
 START_TEST(descriptors_that_nobody_asked_for_are_closed)
 {
-    struct tkr_hello good = { .head = raw_head(TKR_CTL_HELLO) };
+    struct tkr_hello good = {.head = raw_head(TKR_CTL_HELLO)};
     int fds[6], before;
 
     for (int i = 0; i < 6; i++)
@@ -310,7 +325,7 @@ END_TEST
 
 /* Gets to ATTACH, lets the caller spoil R or the descriptor, and returns the refusal. */
 struct spoil {
-    int (*make)(struct raw_client *c);       /* makes c->r; NULL: raw_r_make */
+    int (*make)(struct raw_client *c); /* makes c->r; NULL: raw_r_make */
     void (*before_seal)(struct raw_client *c);
     int seal;
 };
@@ -335,7 +350,7 @@ static struct tkr_refused attach_refused(const struct spoil *s)
 
 START_TEST(a_region_without_every_seal_is_refused)
 {
-    struct tkr_refused refused = attach_refused(&(struct spoil){ .seal = 0 });
+    struct tkr_refused refused = attach_refused(&(struct spoil){.seal = 0});
 
     ck_assert_int_eq(refused.reason, TKR_REFUSED_SEALS);
     ck_assert_uint_eq(refused.want, TKR_SEALS_MUST);
@@ -357,7 +372,7 @@ static int make_pipe(struct raw_client *c)
 
 START_TEST(a_descriptor_that_is_no_memfd_is_refused)
 {
-    ck_assert_int_eq(attach_refused(&(struct spoil){ .make = make_pipe }).reason, TKR_REFUSED_FD);
+    ck_assert_int_eq(attach_refused(&(struct spoil){.make = make_pipe}).reason, TKR_REFUSED_FD);
 }
 END_TEST
 
@@ -375,7 +390,7 @@ static int make_huge(struct raw_client *c)
 
 START_TEST(a_region_in_hugetlbfs_is_refused)
 {
-    struct tkr_refused refused = attach_refused(&(struct spoil){ .make = make_huge });
+    struct tkr_refused refused = attach_refused(&(struct spoil){.make = make_huge});
 
     ck_assert_int_eq(refused.reason, TKR_REFUSED_FILESYSTEM);
     ck_assert_uint_eq(refused.want, 0x01021994); /* TMPFS_MAGIC of linux/magic.h */
@@ -389,7 +404,7 @@ static void grow(struct raw_client *c)
 
 START_TEST(a_region_of_another_size_is_refused)
 {
-    struct tkr_refused refused = attach_refused(&(struct spoil){ .before_seal = grow, .seal = 1 });
+    struct tkr_refused refused = attach_refused(&(struct spoil){.before_seal = grow, .seal = 1});
 
     ck_assert_int_eq(refused.reason, TKR_REFUSED_SIZE);
     ck_assert_uint_eq(refused.have, refused.want + TKR_PAGE);
@@ -403,19 +418,21 @@ static void announce_more(struct raw_client *c)
 
 START_TEST(a_region_announced_with_another_size_is_refused)
 {
-    ck_assert_int_eq(attach_refused(&(struct spoil){ .before_seal = announce_more, .seal = 1 }).reason,
-                     TKR_REFUSED_SIZE);
+    ck_assert_int_eq(
+        attach_refused(&(struct spoil){.before_seal = announce_more, .seal = 1}).reason,
+        TKR_REFUSED_SIZE);
 }
 END_TEST
 
 static void punch(struct raw_client *c)
 {
-    ck_assert_int_eq(fallocate(c->r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2 * TKR_PAGE, TKR_PAGE), 0);
+    ck_assert_int_eq(
+        fallocate(c->r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2 * TKR_PAGE, TKR_PAGE), 0);
 }
 
 START_TEST(a_region_with_a_hole_is_refused)
 {
-    struct tkr_refused refused = attach_refused(&(struct spoil){ .before_seal = punch, .seal = 1 });
+    struct tkr_refused refused = attach_refused(&(struct spoil){.before_seal = punch, .seal = 1});
 
     ck_assert_int_eq(refused.reason, TKR_REFUSED_HOLES);
     ck_assert_uint_eq(refused.have, 2 * TKR_PAGE);
@@ -444,12 +461,13 @@ static void spoil_stride(struct raw_client *c)
 
 START_TEST(a_header_that_is_not_the_granted_layout_is_refused)
 {
-    static void (*const spoils[])(struct raw_client *) = { spoil_ctl_off, spoil_reserved, spoil_arena,
-                                                           spoil_stride };
+    static void (*const spoils[])(struct raw_client *) = {spoil_ctl_off, spoil_reserved,
+                                                          spoil_arena, spoil_stride};
 
     for (size_t i = 0; i < sizeof spoils / sizeof *spoils; i++)
-        ck_assert_int_eq(attach_refused(&(struct spoil){ .before_seal = spoils[i], .seal = 1 }).reason,
-                         TKR_REFUSED_LAYOUT);
+        ck_assert_int_eq(
+            attach_refused(&(struct spoil){.before_seal = spoils[i], .seal = 1}).reason,
+            TKR_REFUSED_LAYOUT);
 }
 END_TEST
 
@@ -479,16 +497,21 @@ START_TEST(a_client_cannot_pass_a_region_of_the_daemon_as_its_own)
     struct tkr_welcome welcome;
     struct tkr_r_header want;
     struct tkr_grant grant;
-    struct tkr_attach attach = { .head = raw_head(TKR_CTL_ATTACH) };
+    struct tkr_attach attach = {.head = raw_head(TKR_CTL_ATTACH)};
     int fd;
 
     client_connect(&c);
     /* Sizes for which T is exactly as large as R must be: T satisfies every other check. */
-    c.hello = (struct tkr_hello){ .head = raw_head(TKR_CTL_HELLO), .arena_len = 65536, .max_inflight = 4,
-                                  .sq_log2 = 6, .cq_log2 = 6 };
-    grant = (struct tkr_grant){ .arena_len = 65536, .nsq = 1, .sq_log2 = 6, .cq_log2 = 6, .max_inflight = 4 };
+    c.hello = (struct tkr_hello){.head = raw_head(TKR_CTL_HELLO),
+                                 .arena_len = 65536,
+                                 .max_inflight = 4,
+                                 .sq_log2 = 6,
+                                 .cq_log2 = 6};
+    grant = (struct tkr_grant){
+        .arena_len = 65536, .nsq = 1, .sq_log2 = 6, .cq_log2 = 6, .max_inflight = 4};
     tkr_r_layout(&want, &grant);
-    for (struct tkr_t_header t = { 0 }; t.region_len < want.region_len; c.hello.bulk_len += TKR_PAGE) {
+    for (struct tkr_t_header t = {0}; t.region_len < want.region_len;
+         c.hello.bulk_len += TKR_PAGE) {
         grant.bulk_len = c.hello.bulk_len + TKR_PAGE;
         tkr_t_layout(&t, &grant);
     }
@@ -510,7 +533,7 @@ START_TEST(an_attach_without_or_with_two_descriptors_is_refused)
 {
     for (int n = 0; n <= 2; n += 2) {
         struct raw_client c;
-        struct tkr_attach attach = { .head = raw_head(TKR_CTL_ATTACH) };
+        struct tkr_attach attach = {.head = raw_head(TKR_CTL_ATTACH)};
         int fds[2];
 
         client_connect(&c);
@@ -532,7 +555,7 @@ END_TEST
 START_TEST(resume_is_not_implemented_and_says_so)
 {
     struct raw_client c;
-    struct tkr_attach attach = { .head = raw_head(TKR_CTL_ATTACH), .flags = 1 };
+    struct tkr_attach attach = {.head = raw_head(TKR_CTL_ATTACH), .flags = 1};
 
     client_connect(&c);
     ck_assert_int_eq(client_hello(&c), 0);
@@ -571,9 +594,11 @@ START_TEST(a_region_that_cannot_be_locked_is_refused_only_under_require_mlock)
     struct raw_client c;
     struct diag diag;
     void *probe = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct rlimit small = { 131072, 131072 }; /* enough for io_uring's own rings, not for regions of 1 MiB */
+    struct rlimit small = {131072,
+                           131072}; /* enough for io_uring's own rings, not for regions of 1 MiB */
 
-    /* As in a service with a small LimitMEMLOCK: root is never limited, so it becomes somebody else. */
+    /* As in a service with a small LimitMEMLOCK: root is never limited, so it becomes somebody
+     * else. */
     io_free(io);
     io = NULL;
     ck_assert_int_eq(chmod(folder, 0777), 0);
@@ -581,7 +606,8 @@ START_TEST(a_region_that_cannot_be_locked_is_refused_only_under_require_mlock)
         ck_assert_int_eq(setresuid(65534, 65534, 0), 0);
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &small), 0);
     /* The sanitizers make mlock() do nothing: then there is nothing to see here. */
-    for (opt.require_mlock = mlock(probe, 1 << 20) ? 0 : 2; opt.require_mlock < 2; opt.require_mlock++) {
+    for (opt.require_mlock = mlock(probe, 1 << 20) ? 0 : 2; opt.require_mlock < 2;
+         opt.require_mlock++) {
         ck_assert_msg(io_new(&io, &opt, &ops, &diag) == 0, "%s", diag.text);
         ck_assert_msg(io_listen(io, &diag) == 0, "%s", diag.text);
         client_connect(&c);
@@ -634,7 +660,7 @@ START_TEST(a_connection_that_says_nothing_is_dropped)
     struct raw_client c;
 
     client_connect(&c);
-    PUMP_UNTIL(readable(c.socket));          /* three seconds */
+    PUMP_UNTIL(readable(c.socket)); /* three seconds */
     ck_assert_int_eq(raw_welcome_recv(&c), -EPERM);
     ck_assert_int_eq(c.refused.reason, TKR_REFUSED_MESSAGE);
     raw_close(&c);
@@ -655,7 +681,7 @@ START_TEST(a_second_daemon_on_the_same_socket_is_refused_and_a_dead_ones_file_is
     ck_assert_int_eq(access(path, F_OK), 0); /* the first one's file is still there */
     io_free(io);
 
-    pid = fork();                            /* a daemon that dies without a word */
+    pid = fork(); /* a daemon that dies without a word */
     if (!pid) {
         if (io_new(&second, &opt, &ops, &diag) || io_listen(second, &diag))
             _exit(1);
@@ -689,7 +715,8 @@ START_TEST(a_file_that_is_no_socket_is_never_replaced)
 }
 END_TEST
 
-/* ---- slots --------------------------------------------------------------------------------------- */
+/* ---- slots
+ * --------------------------------------------------------------------------------------- */
 
 START_TEST(a_noop_comes_back_with_its_user_and_tag_and_nothing_else)
 {
@@ -698,7 +725,7 @@ START_TEST(a_noop_comes_back_with_its_user_and_tag_and_nothing_else)
     struct tkr_cqe cqe;
 
     client_open(&c);
-    for (int i = 0; i < 200; i++) {          /* six laps of the CQ, three of the SQ */
+    for (int i = 0; i < 200; i++) { /* six laps of the CQ, three of the SQ */
         sqe = raw_noop(&c, (uint16_t)(i % 4));
         raw_put(&c, &sqe);
         cqe = next(&c);
@@ -717,7 +744,7 @@ END_TEST
 START_TEST(a_pad_slot_is_skipped)
 {
     struct raw_client c;
-    struct tkr_sqe pad = { .op = TKR_OP_PAD, .tag = 99, .flags = 7 }, sqe;
+    struct tkr_sqe pad = {.op = TKR_OP_PAD, .tag = 99, .flags = 7}, sqe;
 
     client_open(&c);
     raw_put(&c, &pad);
@@ -768,13 +795,13 @@ START_TEST(every_field_that_is_wrong_or_not_implemented_is_answered_with_its_sta
     ASSERT_REFUSED(user, 0, TKR_E_INVALID);
     ASSERT_REFUSED(user, 1ull << 32, TKR_E_INVALID);
     ASSERT_REFUSED(data_kind, 4, TKR_E_INVALID);
-    ASSERT_REFUSED(data_kind, TKR_DATA_NONE, TKR_E_INVALID);     /* data_len is set */
+    ASSERT_REFUSED(data_kind, TKR_DATA_NONE, TKR_E_INVALID); /* data_len is set */
     ASSERT_REFUSED(data_kind, TKR_DATA_MESSAGES, TKR_E_INVALID);
-    ASSERT_REFUSED(data_kind, TKR_DATA_TOKENS, TKR_E_INVALID);   /* 5 bytes */
+    ASSERT_REFUSED(data_kind, TKR_DATA_TOKENS, TKR_E_INVALID); /* 5 bytes */
     ASSERT_REFUSED(data_len, 65537, TKR_E_INVALID);
     ASSERT_REFUSED(data_len, UINT32_MAX, TKR_E_INVALID);
     ASSERT_REFUSED(data_off, 65532, TKR_E_INVALID);
-    ASSERT_REFUSED(data_off, UINT32_MAX - 3, TKR_E_INVALID);     /* off + len wraps over 2^32 */
+    ASSERT_REFUSED(data_off, UINT32_MAX - 3, TKR_E_INVALID); /* off + len wraps over 2^32 */
     ASSERT_REFUSED(param_len, 127, TKR_E_INVALID);
     ASSERT_REFUSED(param_len, 129, TKR_E_INVALID);
     ASSERT_REFUSED(param_len, 128 + 16 * 65, TKR_E_INVALID);
@@ -783,10 +810,10 @@ START_TEST(every_field_that_is_wrong_or_not_implemented_is_answered_with_its_sta
         struct tkr_sqe bad = generate(&c, 0);
 
         bad.param_len = 128;
-        bad.param_off = 4;                   /* not a multiple of 8 */
+        bad.param_off = 4; /* not a multiple of 8 */
         ck_assert_int_eq(answer(&c, &bad), TKR_E_INVALID);
         bad.user = ++c.user;
-        bad.param_off = 65536 - 120;         /* ends 8 bytes after the arena */
+        bad.param_off = 65536 - 120; /* ends 8 bytes after the arena */
         ck_assert_int_eq(answer(&c, &bad), TKR_E_INVALID);
     }
     ck_assert_uint_eq(saw.submits, 0);
@@ -847,13 +874,13 @@ START_TEST(a_tag_or_user_that_is_alive_is_a_duplicate_and_the_first_request_goes
     second = generate(&c, 2);
     ck_assert_int_eq(answer(&c, &second), TKR_E_DUPLICATE);
     second = generate(&c, 1);
-    second.user = first.user | 7ull << 32;   /* the low half names requests in the cancel words */
+    second.user = first.user | 7ull << 32; /* the low half names requests in the cancel words */
     ck_assert_int_eq(answer(&c, &second), TKR_E_DUPLICATE);
     ck_assert_uint_eq(saw.submits, 1);
     io_done(saw.client, 2, first.user, TKR_OK, NULL);
     cqe = next(&c);
     ck_assert_uint_eq(cqe.user, first.user);
-    second = generate(&c, 2);                /* free again */
+    second = generate(&c, 2); /* free again */
     raw_put(&c, &second);
     PUMP_UNTIL(saw.submits == 2);
     raw_close(&c);
@@ -867,7 +894,7 @@ START_TEST(a_cancel_word_reaches_the_daemon_once_and_a_stale_one_never)
 
     client_open(&c);
     sqe = generate(&c, 1);
-    TKR_STORE_RELAXED(c.cancel + 1, 77u);    /* of some earlier request of this tag */
+    TKR_STORE_RELAXED(c.cancel + 1, 77u); /* of some earlier request of this tag */
     raw_put(&c, &sqe);
     PUMP_UNTIL(saw.submits);
     for (int i = 0; i < 3; i++)
@@ -903,7 +930,7 @@ START_TEST(a_cancel_slot_is_answered_and_cancels_the_request_that_it_names)
     ck_assert_uint_eq(saw.cancel_user, sqe.user);
     cancel = raw_noop(&c, 1);
     cancel.op = TKR_OP_CANCEL;
-    cancel.session = 424242;                 /* ended already, or never was */
+    cancel.session = 424242; /* ended already, or never was */
     ck_assert_int_eq(answer(&c, &cancel), TKR_OK);
     ck_assert_uint_eq(saw.cancels, 1);
     raw_close(&c);
@@ -948,13 +975,14 @@ START_TEST(one_pass_takes_eight_slots_of_a_queue_and_no_more)
 }
 END_TEST
 
-/* ---- back-pressure ------------------------------------------------------------------------------- */
+/* ---- back-pressure
+ * ------------------------------------------------------------------------------- */
 
 START_TEST(a_full_cq_loses_nothing_delivers_in_order_and_keeps_the_slot_of_the_terminal)
 {
     struct raw_client c;
     struct tkr_sqe sqe;
-    struct tkr_cqe line = { .kind = TKR_CQE_TOKEN, .ntok = 1 }, cqe;
+    struct tkr_cqe line = {.kind = TKR_CQE_TOKEN, .ntok = 1}, cqe;
     uint32_t published = 0, got = 0;
 
     client_open(&c);
@@ -964,7 +992,7 @@ START_TEST(a_full_cq_loses_nothing_delivers_in_order_and_keeps_the_slot_of_the_t
     line.user = sqe.user;
     while (line.pos = published, io_put(saw.client, &line) == 0)
         published++;
-    ck_assert_uint_eq(published, 31);        /* 32 slots, one kept for the terminal */
+    ck_assert_uint_eq(published, 31); /* 32 slots, one kept for the terminal */
     ck_assert_uint_eq(io_cq_room(saw.client), 0);
     ck_assert_int_eq(io_put(saw.client, &line), -EAGAIN);
     /* A new request finds no room for its answer: it stays in the SQ. */
@@ -1002,7 +1030,7 @@ END_TEST
 START_TEST(every_accepted_tag_has_room_for_its_terminal_even_when_nobody_reads)
 {
     struct raw_client c;
-    struct tkr_cqe line = { .kind = TKR_CQE_TOKEN }, cqe;
+    struct tkr_cqe line = {.kind = TKR_CQE_TOKEN}, cqe;
     uint32_t seen = 0;
     uint64_t first;
 
@@ -1027,10 +1055,10 @@ END_TEST
 
 START_TEST(a_cq_head_that_lies_changes_nothing_for_the_daemon)
 {
-    static const uint32_t lies[] = { 0x80000000u, 0xffffffffu, 33, 1000, 0 };
+    static const uint32_t lies[] = {0x80000000u, 0xffffffffu, 33, 1000, 0};
     struct raw_client c;
     struct tkr_sqe sqe;
-    struct tkr_cqe line = { .kind = TKR_CQE_TOKEN };
+    struct tkr_cqe line = {.kind = TKR_CQE_TOKEN};
     uint32_t n = 0;
 
     client_open(&c);
@@ -1046,7 +1074,7 @@ START_TEST(a_cq_head_that_lies_changes_nothing_for_the_daemon)
     TKR_STORE_RELEASE(c.cq_head, 5u);
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(io_put(saw.client, &line), 0);
-    TKR_STORE_RELEASE(c.cq_head, 3u);        /* backwards */
+    TKR_STORE_RELEASE(c.cq_head, 3u); /* backwards */
     ck_assert_int_eq(io_put(saw.client, &line), -EAGAIN);
     raw_close(&c);
 }
@@ -1057,7 +1085,7 @@ START_TEST(the_result_record_is_complete_when_the_terminal_is_seen)
     struct raw_client c;
     struct tkr_sqe sqe;
     struct tkr_cqe cqe;
-    struct tkr_result result = { .user = 1, .status = 9, .prompt = 11, .output = 22, .message = "x" };
+    struct tkr_result result = {.user = 1, .status = 9, .prompt = 11, .output = 22, .message = "x"};
 
     client_open(&c);
     sqe = generate(&c, 3);
@@ -1082,7 +1110,7 @@ START_TEST(bulk_memory_comes_back_by_the_release_word_and_by_a_new_request_of_th
     uint32_t off;
     void *ptr;
 
-    client_open(&c);                         /* 64 KiB of bulk */
+    client_open(&c); /* 64 KiB of bulk */
     a = generate(&c, 0);
     raw_put(&c, &a);
     b = generate(&c, 1);
@@ -1110,12 +1138,13 @@ START_TEST(bulk_memory_comes_back_by_the_release_word_and_by_a_new_request_of_th
     ck_assert_int_eq(io_bulk_take(saw.client, 0, 100, &off, &ptr), 0);
     ck_assert_int_eq(io_bulk_take(saw.client, 1, 65536, &off, &ptr), -ENOSPC);
     ck_assert_int_eq(io_bulk_take(saw.client, 1, 65000, &off, &ptr), 0);
-    ck_assert_uint_eq(off, 128);             /* 100 rounded up to whole lines */
+    ck_assert_uint_eq(off, 128); /* 100 rounded up to whole lines */
     raw_close(&c);
 }
 END_TEST
 
-/* ---- the end --------------------------------------------------------------------------------------- */
+/* ---- the end
+ * --------------------------------------------------------------------------------------- */
 
 START_TEST(a_client_that_closes_leaves_no_descriptor_and_no_mapping_behind)
 {
@@ -1136,7 +1165,7 @@ START_TEST(a_region_that_is_held_outlives_the_client_that_closed_with_a_request_
 {
     struct raw_client c;
     struct tkr_sqe sqe;
-    struct tkr_cqe line = { .kind = TKR_CQE_TOKEN };
+    struct tkr_cqe line = {.kind = TKR_CQE_TOKEN};
     char text[4];
     int mapped = maps();
 
@@ -1174,14 +1203,14 @@ static pid_t client_process(int *ret_pipe, struct raw_client *c, int keep_open_i
 
         memset(c, 0, sizeof *c);
         c->socket = raw_connect(path);
-        if (c->socket < 0 || raw_hello_send(c) || raw_welcome_recv(c) || raw_r_make(c) || raw_r_seal(c) ||
-            raw_attach_send(c) || raw_ready_recv(c))
+        if (c->socket < 0 || raw_hello_send(c) || raw_welcome_recv(c) || raw_r_make(c) ||
+            raw_r_seal(c) || raw_attach_send(c) || raw_ready_recv(c))
             _exit(1);
         sqe = generate(c, 0);
         raw_put(c, &sqe);
         if (keep_open_in_a_child && fork() == 0) {
             for (;;)
-                pause();                     /* holds the socket open */
+                pause(); /* holds the socket open */
         }
         if (write(fds[1], "r", 1) != 1)
             _exit(1);
@@ -1221,7 +1250,7 @@ START_TEST(a_child_that_keeps_a_dead_clients_socket_open_does_not_keep_it_attach
     int ready;
     pid_t pid;
 
-    setpgid(0, 0);                           /* the grandchild is ended with the group, see below */
+    setpgid(0, 0); /* the grandchild is ended with the group, see below */
     pid = client_process(&ready, &c, 1);
     PUMP_UNTIL(saw.submits && readable(ready));
     kill(pid, SIGKILL);
@@ -1278,7 +1307,8 @@ END_TEST
 static Suite *io_suite(void)
 {
     Suite *s = suite_create("io");
-    TCase *attach = tcase_create("attach"), *slots = tcase_create("slots"), *end = tcase_create("end");
+    TCase *attach = tcase_create("attach"), *slots = tcase_create("slots"),
+          *end = tcase_create("end");
 
     tcase_add_checked_fixture(attach, setup, teardown);
     tcase_set_timeout(attach, 120);
@@ -1297,11 +1327,15 @@ static Suite *io_suite(void)
     tcase_add_test(attach, a_client_cannot_pass_a_region_of_the_daemon_as_its_own);
     tcase_add_test(attach, an_attach_without_or_with_two_descriptors_is_refused);
     tcase_add_test(attach, resume_is_not_implemented_and_says_so);
-    tcase_add_test(attach, one_client_more_than_clients_max_is_refused_and_a_place_that_is_freed_is_used_again);
+    tcase_add_test(
+        attach,
+        one_client_more_than_clients_max_is_refused_and_a_place_that_is_freed_is_used_again);
     tcase_add_test(attach, a_region_that_cannot_be_locked_is_refused_only_under_require_mlock);
-    tcase_add_test(attach, a_daemon_that_drains_refuses_new_clients_and_ends_new_requests_as_aborted);
+    tcase_add_test(attach,
+                   a_daemon_that_drains_refuses_new_clients_and_ends_new_requests_as_aborted);
     tcase_add_test(attach, a_connection_that_says_nothing_is_dropped);
-    tcase_add_test(attach, a_second_daemon_on_the_same_socket_is_refused_and_a_dead_ones_file_is_replaced);
+    tcase_add_test(attach,
+                   a_second_daemon_on_the_same_socket_is_refused_and_a_dead_ones_file_is_replaced);
     tcase_add_test(attach, a_file_that_is_no_socket_is_never_replaced);
     suite_add_tcase(s, attach);
 
@@ -1317,17 +1351,20 @@ static Suite *io_suite(void)
     tcase_add_test(slots, a_cancel_slot_is_answered_and_cancels_the_request_that_it_names);
     tcase_add_test(slots, garbage_in_seq_stalls_only_its_own_queue);
     tcase_add_test(slots, one_pass_takes_eight_slots_of_a_queue_and_no_more);
-    tcase_add_test(slots, a_full_cq_loses_nothing_delivers_in_order_and_keeps_the_slot_of_the_terminal);
+    tcase_add_test(slots,
+                   a_full_cq_loses_nothing_delivers_in_order_and_keeps_the_slot_of_the_terminal);
     tcase_add_test(slots, every_accepted_tag_has_room_for_its_terminal_even_when_nobody_reads);
     tcase_add_test(slots, a_cq_head_that_lies_changes_nothing_for_the_daemon);
     tcase_add_test(slots, the_result_record_is_complete_when_the_terminal_is_seen);
-    tcase_add_test(slots, bulk_memory_comes_back_by_the_release_word_and_by_a_new_request_of_the_tag);
+    tcase_add_test(slots,
+                   bulk_memory_comes_back_by_the_release_word_and_by_a_new_request_of_the_tag);
     suite_add_tcase(s, slots);
 
     tcase_add_checked_fixture(end, setup, teardown);
     tcase_set_timeout(end, 120);
     tcase_add_test(end, a_client_that_closes_leaves_no_descriptor_and_no_mapping_behind);
-    tcase_add_test(end, a_region_that_is_held_outlives_the_client_that_closed_with_a_request_in_flight);
+    tcase_add_test(end,
+                   a_region_that_is_held_outlives_the_client_that_closed_with_a_request_in_flight);
     tcase_add_test(end, a_client_that_is_killed_is_detached_and_everything_of_it_comes_back);
     tcase_add_test(end, a_child_that_keeps_a_dead_clients_socket_open_does_not_keep_it_attached);
     tcase_add_test(end, bytes_on_the_socket_of_an_attached_client_end_it);

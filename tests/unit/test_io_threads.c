@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport with the daemon's loop in a thread of its own: parking, doorbells, wakes, kicks. idle_park_ns is 0, so every
- * quiet moment parks the queue and puts the daemon to sleep: each message races with that.
+ * The transport with the daemon's loop in a thread of its own: parking, doorbells, wakes, kicks.
+ * idle_park_ns is 0, so every quiet moment parks the queue and puts the daemon to sleep: each
+ * message races with that.
  */
 #include <check.h>
 #include <errno.h>
@@ -16,24 +17,25 @@
 #include "tests/unit/raw_client.h"
 
 #define MESSAGES 4000
-#define HANG_NS 30000000000ll                /* a wait that takes longer has hung: a lost wake-up */
+#define HANG_NS  30000000000ll /* a wait that takes longer has hung: a lost wake-up */
 
 struct daemon {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    int started;                             /* 1: listening, -1: could not */
-    uint32_t stop, busy, gone;               /* atomic */
-    uint32_t turns;                          /* atomic: io_sleep() returns */
+    int started;               /* 1: listening, -1: could not */
+    uint32_t stop, busy, gone; /* atomic */
+    uint32_t turns;            /* atomic: io_sleep() returns */
     struct io *io;
-    struct io_counts counts;                 /* at the end */
+    struct io_counts counts; /* at the end */
     uint32_t detaches;
 };
 
 static char folder[64], path[128];
 static struct daemon *d;
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     (void)ctx;
     (void)seen_ns;
@@ -67,10 +69,16 @@ static void started(struct daemon *daemon, int how)
 static void *daemon_run(void *arg)
 {
     struct daemon *daemon = arg;
-    struct io_ops ops = { .ctx = daemon, .submit = on_submit, .cancel = on_cancel, .detach = on_detach };
-    struct io_opt opt = { .socket_path = path, .socket_mode = 0600, .clients_max = 8, .inflight_max = 8,
-                          .arena_max = 1 << 20, .bulk_max = 1 << 20, .idle_park_ns = 0,
-                          .op_bitmap = { 1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE } };
+    struct io_ops ops = {
+        .ctx = daemon, .submit = on_submit, .cancel = on_cancel, .detach = on_detach};
+    struct io_opt opt = {.socket_path = path,
+                         .socket_mode = 0600,
+                         .clients_max = 8,
+                         .inflight_max = 8,
+                         .arena_max = 1 << 20,
+                         .bulk_max = 1 << 20,
+                         .idle_park_ns = 0,
+                         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE}};
     struct diag diag;
 
     /* Made by the thread that runs it: the io_uring has a single issuer. */
@@ -140,7 +148,8 @@ static int client_open(struct raw_client *c)
            raw_attach_send(c) || raw_ready_recv(c);
 }
 
-/* Sleeps until the next completion, as the library does but without spinning: bell, wait word, fence, last look, futex. */
+/* Sleeps until the next completion, as the library does but without spinning: bell, wait word,
+ * fence, last look, futex. */
 static int wait_next(struct raw_client *c, struct tkr_cqe *ret)
 {
     while (raw_take(c, ret, 0) < 0) {
@@ -251,7 +260,7 @@ END_TEST
 START_TEST(a_daemon_that_ends_tells_its_sleeping_clients)
 {
     struct raw_client c;
-    struct pollfd p = { .events = POLLIN };
+    struct pollfd p = {.events = POLLIN};
 
     ck_assert_int_eq(client_open(&c), 0);
     __atomic_store_n(&d->gone, 1, __ATOMIC_RELAXED);
@@ -300,7 +309,7 @@ START_TEST(clients_that_come_and_go_at_once_are_all_served_and_all_detached)
     }
     daemon_stop();
     ck_assert_uint_eq(d->counts.attached, 120);
-    ck_assert_uint_eq(d->detaches, 120);     /* the last of them when the daemon ends, at the latest */
+    ck_assert_uint_eq(d->detaches, 120); /* the last of them when the daemon ends, at the latest */
     ck_assert_uint_eq(d->counts.slots, 120 * 50);
     ck_assert_uint_eq(d->counts.rejected, 0);
 }

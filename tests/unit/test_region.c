@@ -11,9 +11,12 @@
 
 #define BYTES (4 * TKR_PAGE)
 
-static const struct tkr_grant grant_small = {
-    .arena_len = 65536, .bulk_len = 65536, .nsq = 1, .sq_log2 = 6, .cq_log2 = 8, .max_inflight = 64
-};
+static const struct tkr_grant grant_small = {.arena_len = 65536,
+                                             .bulk_len = 65536,
+                                             .nsq = 1,
+                                             .sq_log2 = 6,
+                                             .cq_log2 = 8,
+                                             .max_inflight = 64};
 
 START_TEST(a_sealed_region_passes_its_peers_check_and_shows_the_owners_bytes)
 {
@@ -32,7 +35,7 @@ START_TEST(a_sealed_region_passes_its_peers_check_and_shows_the_owners_bytes)
     ck_assert_str_eq((const char *)peer.base + 5000, "seen");
     tkr_region_close(&peer);
     tkr_region_close(&owner);
-    tkr_region_close(&owner);                /* twice is allowed */
+    tkr_region_close(&owner); /* twice is allowed */
 }
 END_TEST
 
@@ -54,7 +57,8 @@ START_TEST(after_the_seals_nobody_can_write_shrink_grow_or_punch_but_through_the
 }
 END_TEST
 
-/* In the child of a fork neither mapping exists: mincore says ENOMEM for unmapped memory (its manual page). */
+/* In the child of a fork neither mapping exists: mincore says ENOMEM for unmapped memory (its
+ * manual page). */
 START_TEST(neither_mapping_is_inherited_by_a_child)
 {
     struct tkr_region owner, peer;
@@ -79,8 +83,8 @@ END_TEST
 
 static int check_fault(int fd, uint64_t bytes, uint64_t *ret_have)
 {
-    struct tkr_region_id id = { .ino = 77 };
-    struct tkr_region_fault fault = { 0 };
+    struct tkr_region_id id = {.ino = 77};
+    struct tkr_region_fault fault = {0};
 
     ck_assert_int_eq(tkr_region_check(fd, bytes, &id, &fault), -EPERM);
     ck_assert_uint_eq(id.ino, 77);
@@ -90,7 +94,8 @@ static int check_fault(int fd, uint64_t bytes, uint64_t *ret_have)
 
 START_TEST(each_missing_seal_is_a_fault)
 {
-    static const unsigned seals[] = { F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, 0x10 /* FUTURE_WRITE */ };
+    static const unsigned seals[] = {F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW,
+                                     0x10 /* FUTURE_WRITE */};
     uint64_t have;
 
     for (size_t skip = 0; skip < 4; skip++) {
@@ -149,7 +154,8 @@ START_TEST(a_size_that_is_no_multiple_of_a_page_is_refused)
 }
 END_TEST
 
-/* Offsets worked out by hand: header page, control lines in page 1, 64 u32 words are 256 bytes each, rings on a page. */
+/* Offsets worked out by hand: header page, control lines in page 1, 64 u32 words are 256 bytes
+ * each, rings on a page. */
 START_TEST(the_layout_of_both_regions_is_the_one_on_paper)
 {
     struct tkr_grant grant = grant_small;
@@ -170,7 +176,7 @@ START_TEST(the_layout_of_both_regions_is_the_one_on_paper)
     ck_assert_uint_eq(t.models_off, 0x2000);
     ck_assert_uint_eq(t.cq_off, 0x4000 + 3 * 64);
     ck_assert_uint_eq(t.res_off, 0x4000 + 3 * 64 + 256 * 64);
-    ck_assert_uint_eq(t.bulk_off, 0xd000);   /* 0x80c0 + 64 * 256 = 0xc0c0 */
+    ck_assert_uint_eq(t.bulk_off, 0xd000); /* 0x80c0 + 64 * 256 = 0xc0c0 */
     ck_assert_uint_eq(t.region_len, 0x1d000);
 }
 END_TEST
@@ -183,10 +189,15 @@ START_TEST(every_layout_within_the_limits_passes_its_own_check)
     for (uint32_t nsq = 1; nsq <= TKR_NSQ_MAX; nsq++)
         for (uint32_t sq = TKR_SQ_LOG2_MIN; sq <= TKR_SQ_LOG2_MAX; sq++)
             for (uint32_t cq = TKR_CQ_LOG2_MIN; cq <= TKR_CQ_LOG2_MAX; cq += 3)
-                for (uint32_t inflight = 1; inflight <= TKR_INFLIGHT_MAX; inflight = inflight * 5 + 2) {
-                    struct tkr_grant grant = { .nsq = nsq, .sq_log2 = sq, .cq_log2 = cq,
-                                               .max_inflight = inflight, .colour = (nsq * 7 + sq) % TKR_COLOURS,
-                                               .arena_len = 64 * inflight, .bulk_len = 64 * sq };
+                for (uint32_t inflight = 1; inflight <= TKR_INFLIGHT_MAX;
+                     inflight = inflight * 5 + 2) {
+                    struct tkr_grant grant = {.nsq = nsq,
+                                              .sq_log2 = sq,
+                                              .cq_log2 = cq,
+                                              .max_inflight = inflight,
+                                              .colour = (nsq * 7 + sq) % TKR_COLOURS,
+                                              .arena_len = 64 * inflight,
+                                              .bulk_len = 64 * sq};
                     struct tkr_r_header r;
                     struct tkr_t_header t;
 
@@ -216,7 +227,7 @@ START_TEST(a_grant_outside_the_limits_is_refused)
     ck_assert(REFUSED(cq_log2, 17));
     ck_assert(REFUSED(max_inflight, 0));
     ck_assert(REFUSED(max_inflight, 4097));
-    ck_assert(REFUSED(max_inflight, 256));   /* no slot would be left for output */
+    ck_assert(REFUSED(max_inflight, 256)); /* no slot would be left for output */
     ck_assert(REFUSED(colour, 32));
     ck_assert(REFUSED(arena_len, 1ull << 32));
     ck_assert(REFUSED(arena_len, 65));
@@ -254,14 +265,14 @@ START_TEST(each_field_of_a_header_that_leaves_the_region_is_named)
     R_WRONG(max_inflight, 65);
     R_WRONG(colour, 1);
     R_WRONG(ctl_off, 0);
-    R_WRONG(cancel_off, 4);                  /* inside the header, and no line */
+    R_WRONG(cancel_off, 4); /* inside the header, and no line */
     R_WRONG(cancel_off, UINT32_MAX - 63);
     R_WRONG(release_off, (uint32_t)good.region_len - 64);
     R_WRONG(sq_stride, 64);
     R_WRONG(sq_stride, 4097);
     R_WRONG(sq_off, (uint32_t)good.region_len - 4096 + 64);
     R_WRONG(arena_len, 65536 - 64);
-    R_WRONG(arena_off, UINT64_MAX - 63);     /* off + len wraps over 2^64 */
+    R_WRONG(arena_off, UINT64_MAX - 63); /* off + len wraps over 2^64 */
     R_WRONG(arena_off, good.arena_off + 64);
     R_WRONG(arena_off, good.arena_off - 1);
     r = good;
@@ -291,7 +302,8 @@ int main(void)
     SRunner *sr;
 
     tcase_add_test(tc, a_sealed_region_passes_its_peers_check_and_shows_the_owners_bytes);
-    tcase_add_test(tc, after_the_seals_nobody_can_write_shrink_grow_or_punch_but_through_the_owners_mapping);
+    tcase_add_test(
+        tc, after_the_seals_nobody_can_write_shrink_grow_or_punch_but_through_the_owners_mapping);
     tcase_add_test(tc, neither_mapping_is_inherited_by_a_child);
     tcase_add_test(tc, each_missing_seal_is_a_fault);
     tcase_add_test(tc, a_file_on_a_disk_or_in_dev_shm_is_a_fault);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots: values and positions are worked out by hand from the rule of shm/ring.h, ready at p when seq == p + 1. */
+/* Slots: values and positions are worked out by hand from the rule of shm/ring.h, ready at p when
+ * seq == p + 1. */
 #include <check.h>
 #include <errno.h>
 #include <string.h>
@@ -27,10 +28,23 @@ static uint32_t *seq_of(struct pair *p, uint32_t slot)
 
 START_TEST(a_slot_arrives_as_it_was_put_with_the_number_of_its_position)
 {
-    struct tkr_sqe in = { .seq = 999, .op = 3, .flags = 4, .tag = 0x1234, .user = 0x1122334455667788ull,
-                          .data_off = 1, .data_len = 2, .param_off = 3, .max_tokens = 4, .resume_pos = 5,
-                          .model = 6, .data_kind = 7, .class_ = 8, .deadline_ns = 9, .session = 10,
-                          .param_len = 11, .reserved = 12 };
+    struct tkr_sqe in = {.seq = 999,
+                         .op = 3,
+                         .flags = 4,
+                         .tag = 0x1234,
+                         .user = 0x1122334455667788ull,
+                         .data_off = 1,
+                         .data_len = 2,
+                         .param_off = 3,
+                         .max_tokens = 4,
+                         .resume_pos = 5,
+                         .model = 6,
+                         .data_kind = 7,
+                         .class_ = 8,
+                         .deadline_ns = 9,
+                         .session = 10,
+                         .param_len = 11,
+                         .reserved = 12};
     struct tkr_sqe out;
     struct pair p;
 
@@ -45,7 +59,7 @@ END_TEST
 
 START_TEST(an_empty_ring_gives_eagain_and_leaves_the_result_untouched)
 {
-    struct tkr_sqe out = { .user = 7 };
+    struct tkr_sqe out = {.user = 7};
     struct pair p;
 
     pair_init(&p, 0);
@@ -57,7 +71,7 @@ END_TEST
 START_TEST(positions_run_over_two_to_the_32)
 {
     struct pair p;
-    struct tkr_sqe slot = { 0 };
+    struct tkr_sqe slot = {0};
 
     pair_init(&p, UINT32_MAX - 5);
     for (uint64_t i = 0; i < 12; i++) {
@@ -67,11 +81,12 @@ START_TEST(positions_run_over_two_to_the_32)
         ck_assert_int_eq(tkr_ring_take(&p.in, &slot), 0);
         ck_assert_uint_eq(slot.user, i);
     }
-    ck_assert_uint_eq(p.in.pos, 6);          /* 2^32 - 6 + 12 */
+    ck_assert_uint_eq(p.in.pos, 6); /* 2^32 - 6 + 12 */
 }
 END_TEST
 
-/* The slot at position 2^32 - 1 is ready when seq is 0, which is what fresh memory holds: this is why positions start at 0. */
+/* The slot at position 2^32 - 1 is ready when seq is 0, which is what fresh memory holds: this is
+ * why positions start at 0. */
 START_TEST(fresh_memory_is_no_slot_at_the_first_positions)
 {
     struct tkr_sqe out;
@@ -86,11 +101,11 @@ END_TEST
 
 START_TEST(ring_take_ignores_a_slot_left_from_an_earlier_lap)
 {
-    struct tkr_sqe out = { .user = 7 };
+    struct tkr_sqe out = {.user = 7};
     struct pair p;
 
     pair_init(&p, 4);
-    *seq_of(&p, 0) = 1;                      /* position 0's number; position 4 would be 5 */
+    *seq_of(&p, 0) = 1; /* position 0's number; position 4 would be 5 */
     ck_assert_int_eq(tkr_ring_take(&p.in, &out), -EAGAIN);
     ck_assert_uint_eq(out.user, 7);
 }
@@ -111,7 +126,7 @@ END_TEST
 
 START_TEST(room_shrinks_with_each_put_and_grows_with_the_consumers_position)
 {
-    struct tkr_sqe slot = { 0 };
+    struct tkr_sqe slot = {0};
     struct pair p;
 
     pair_init(&p, UINT32_MAX - 1);
@@ -128,15 +143,15 @@ END_TEST
 
 START_TEST(a_consumer_position_that_lies_changes_nothing)
 {
-    struct tkr_sqe slot = { 0 };
+    struct tkr_sqe slot = {0};
     struct pair p;
 
     pair_init(&p, 100);
     tkr_ring_put(&p.out, &slot);
     tkr_ring_put(&p.out, &slot);
     ck_assert_uint_eq(tkr_ring_credit(&p.out, 101), 3);
-    ck_assert_uint_eq(tkr_ring_credit(&p.out, 100), 3);  /* backwards */
-    ck_assert_uint_eq(tkr_ring_credit(&p.out, 103), 3);  /* beyond what was put */
+    ck_assert_uint_eq(tkr_ring_credit(&p.out, 100), 3); /* backwards */
+    ck_assert_uint_eq(tkr_ring_credit(&p.out, 103), 3); /* beyond what was put */
     ck_assert_uint_eq(tkr_ring_credit(&p.out, 0x80000000u), 3);
     ck_assert_uint_eq(tkr_ring_credit(&p.out, UINT32_MAX), 3);
     ck_assert_uint_eq(tkr_ring_credit(&p.out, 102), 4);
@@ -148,7 +163,7 @@ START_TEST(put_writes_its_own_slot_and_no_other_byte)
     struct tkr_sqe slot;
     struct pair p;
 
-    pair_init(&p, 6);                        /* slot 2 */
+    pair_init(&p, 6); /* slot 2 */
     memset(&slot, 0xff, sizeof slot);
     tkr_ring_put(&p.out, &slot);
     for (uint32_t i = 0; i < 4 * TKR_SLOT_WORDS; i++)
@@ -190,18 +205,18 @@ END_TEST
 
 START_TEST(parking_finds_a_slot_that_came_before_the_last_look_and_stays_hot)
 {
-    struct tkr_sqe slot = { 0 };
+    struct tkr_sqe slot = {0};
     uint32_t bell = 41, need_wakeup = 0, value = 0;
     struct pair p;
 
     pair_init(&p, 0);
     ck_assert_int_eq(tkr_doorbell_ring(&bell, &need_wakeup), 0);
-    ck_assert_uint_eq(bell, 41);             /* nobody sleeps: no bell, no system call */
+    ck_assert_uint_eq(bell, 41); /* nobody sleeps: no bell, no system call */
     ck_assert_int_eq(tkr_doorbell_park(&bell, &need_wakeup, &p.in, &value), 1);
     ck_assert_uint_eq(need_wakeup, 1);
     ck_assert_uint_eq(value, 41);
     ck_assert_int_eq(tkr_doorbell_ring(&bell, &need_wakeup), 1);
-    ck_assert_uint_eq(bell, 42);             /* FUTEX_WAIT for 41 returns at once */
+    ck_assert_uint_eq(bell, 42); /* FUTEX_WAIT for 41 returns at once */
     ck_assert_int_eq(tkr_futex_wait(&bell, value, -1), -EAGAIN);
     tkr_ring_put(&p.out, &slot);
     ck_assert_int_eq(tkr_doorbell_park(&bell, &need_wakeup, &p.in, &value), 0);
