@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_gguf.c - whatever a file says, opening it either fails with a message or gives values that can
- * be read. The bytes go through a file in memory, as the reader maps files.
+ * fuzz_gguf.c - whatever a file says, opening it either fails with a message or gives values that
+ * can be read. The bytes go through a file in memory, as the reader maps files.
  */
 #include <stdio.h>
 #include <stdlib.h>
