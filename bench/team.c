@@ -76,7 +76,7 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-/* One try; negative when a thread cannot be started. */
+/* One try. */
 static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t *threads,
                        struct member *members)
 {

@@ -20,8 +20,8 @@ void spin_barrier_wait(struct spin_barrier *barrier);
 typedef void (*team_work)(void *arg, unsigned thread, unsigned n_threads);
 
 /* Starts all threads at once, each on a CPU of its own as far as there are any; seconds from the
- * common start to the last one's end, the least of n_tries tries. Negative: threads cannot be
- * started. */
+ * common start to the last one's end, the least of n_tries tries. Negative: out of memory. A thread
+ * that cannot be started ends the program. */
 double team_best_s(unsigned n_threads, unsigned n_tries, team_work work, void *arg);
 
 /* Anonymous memory in huge pages, as far as the system gives any, already touched; or NULL. */

@@ -3,8 +3,9 @@
  * attention_avx2.c - attention over paged keys and values, up to three query heads in one pass.
  *
  * Scores: the 16 positions of a K block are two vectors, so a chain over d needs no horizontal sum.
- * Values: 32 dimensions of every head stay in registers while the positions pass by. Each loop asks
- * for the same line of the next page, which the hardware prefetcher cannot guess.
+ * Values: 32 dimensions of every head stay in registers while the positions pass by. The scores'
+ * loop asks for the page's values, the values' loop for the next page's keys, line by line: the
+ * hardware prefetcher cannot guess where they are.
  */
 #include "kernels/x86/avx2.h"
 
@@ -14,8 +15,8 @@
 #define HEADS 3
 
 struct page {
-    const uint16_t *k, *v, *next_k, *next_v; /* next: this page again at the last one */
-    uint32_t n;                              /* valid positions */
+    const uint16_t *k, *v, *next_k; /* next: this page again at the last one */
+    uint32_t n;                     /* valid positions */
 };
 
 static void store_halves(uint16_t *dst, const float *src)
@@ -43,7 +44,7 @@ KERN_INLINE void score_block(float s[HEADS][KERN_PAGE], const float *q, const st
 {
     __m256 chain[2][2][HEADS]; /* [positions 0 .. 7, 8 .. 15][even, odd d][head] */
     const uint16_t *k = page->k + (size_t)b * hd * 16;
-    const char *next = (const char *)(page->next_k + (size_t)b * hd * 16);
+    const char *next = (const char *)(page->v + (size_t)b * hd * 16);
 
     KERN_UNROLL
     for (uint32_t h = 0; h < n_heads; h++) {
@@ -109,7 +110,7 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
 {
     __m256 acc[HEADS][4];
     const uint16_t *v = page->v + d0;
-    const char *next = (const char *)(page->next_v + d0);
+    const char *next = (const char *)(page->next_k + d0);
 
     KERN_UNROLL
     for (uint32_t h = 0; h < n_heads; h++) {
@@ -188,7 +189,7 @@ void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16
 
         for (uint32_t i = 0; i < n_pages; i++) {
             uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
-            struct page page = {k[i], v[i], k[next], v[next], rest < KERN_PAGE ? rest : KERN_PAGE};
+            struct page page = {k[i], v[i], k[next], rest < KERN_PAGE ? rest : KERN_PAGE};
 
             attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
                    scale);

@@ -5,7 +5,8 @@
  * Scores: 16 positions are the 16 lanes (K pages are stored for that), so a chain over d needs no
  * horizontal sum; two blocks of 16 positions keep enough chains in flight. Values: 64 dimensions of
  * every head stay in registers while the positions pass by. Pages lie anywhere, so the hardware
- * prefetcher cannot guess the next one: each loop asks for the same line of the next page.
+ * prefetcher cannot guess what comes next: the scores' loop asks for the page's values, the values'
+ * loop for the next page's keys, line by line.
  */
 #include "kernels/x86/avx512.h"
 
@@ -15,8 +16,8 @@
 #define HEADS 4
 
 struct page {
-    const uint16_t *k, *v, *next_k, *next_v; /* next: this page again at the last one */
-    uint32_t n;                              /* valid positions */
+    const uint16_t *k, *v, *next_k; /* next: this page again at the last one */
+    uint32_t n;                     /* valid positions */
 };
 
 void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
@@ -42,7 +43,7 @@ KERN_INLINE void score_blocks(float s[HEADS][KERN_PAGE], const float *q, const s
 {
     __m512 chain[2][2][HEADS]; /* [block][even, odd d][head] */
     const uint16_t *k = page->k + (size_t)b0 * hd * 16;
-    const char *next = (const char *)(page->next_k + (size_t)b0 * hd * 16);
+    const char *next = (const char *)(page->v + (size_t)b0 * hd * 16);
 
     KERN_UNROLL
     for (uint32_t b = 0; b < n_blocks; b++) {
@@ -110,7 +111,7 @@ KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[H
 {
     __m512 acc[HEADS][4];
     const uint16_t *v = page->v + d0;
-    const char *next = (const char *)(page->next_v + d0);
+    const char *next = (const char *)(page->next_k + d0);
 
     KERN_UNROLL
     for (uint32_t h = 0; h < n_heads; h++) {
@@ -196,7 +197,7 @@ void avx512_attention(float *o, float *m, float *sum, const float *q, const uint
 
         for (uint32_t i = 0; i < n_pages; i++) {
             uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
-            struct page page = {k[i], v[i], k[next], v[next], rest < KERN_PAGE ? rest : KERN_PAGE};
+            struct page page = {k[i], v[i], k[next], rest < KERN_PAGE ? rest : KERN_PAGE};
 
             attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
                    scale);
