@@ -59,8 +59,7 @@ static char folder[64], path[128];
 static int cpu_daemon = -1, cpu_client = -1;
 static double ns_per_tick = 1;
 
-/* ---- clock
- * --------------------------------------------------------------------------------------- */
+/* ---- clock ---------------------------------------------------------------------------------- */
 
 static uint64_t ticks(void)
 {
@@ -146,8 +145,7 @@ static void cpu_print(void)
         fclose(f);
 }
 
-/* ---- the daemon process
- * -------------------------------------------------------------------------- */
+/* ---- the daemon process --------------------------------------------------------------------- */
 
 /* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them.
  */
@@ -264,8 +262,7 @@ static void daemon_process(void)
     exit(0);
 }
 
-/* ---- the client process
- * -------------------------------------------------------------------------- */
+/* ---- the client process --------------------------------------------------------------------- */
 
 static void rest(void)
 {
@@ -386,8 +383,7 @@ static void client_process(void)
     exit(0);
 }
 
-/* ---- the parent: counting, figures
- * ----------------------------------------------------------------- */
+/* ---- the parent: counting, figures ---------------------------------------------------------- */
 
 /* Traces both processes to their ends: how many system calls began while shared->count was set; -1:
  * ptrace is forbidden. */

@@ -168,7 +168,7 @@ void tkr_region_close(struct tkr_region *region)
     *region = (struct tkr_region){.fd = -1};
 }
 
-/* ---- layout ---------------------------------------------------------------------------------- */
+/* ---- layout --------------------------------------------------------------------------------- */
 
 #define SQ_COLOUR_STEP 256u /* queues of one client start in different cache sets */
 

@@ -18,8 +18,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 struct io_client *client_new(struct io *io, int socket)
 {
@@ -191,8 +190,7 @@ int io_client_dead(const struct io_client *client)
     return client->state == IO_CLIENT_DEAD;
 }
 
-/* ---- checking slots ----------------------------------------------------------------------------
- */
+/* ---- checking slots ------------------------------------------------------------------------- */
 
 /* 1: [off, off + len) lies inside the arena. */
 static int arena_has(uint64_t arena_len, uint32_t off, uint32_t len)
@@ -264,8 +262,7 @@ uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client)
     return status;
 }
 
-/* ---- taking slots
- * -------------------------------------------------------------------------------- */
+/* ---- taking slots --------------------------------------------------------------------------- */
 
 uint32_t client_room(struct io_client *client)
 {
@@ -403,8 +400,7 @@ int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t le
     return 0;
 }
 
-/* ---- publishing
- * ------------------------------------------------------------------------------------ */
+/* ---- publishing ----------------------------------------------------------------------------- */
 
 uint32_t io_cq_room(struct io_client *client)
 {
@@ -461,8 +457,7 @@ void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t sta
     client_publish(client, &cqe);
 }
 
-/* ---- bulk memory
- * ------------------------------------------------------------------------------------ */
+/* ---- bulk memory ---------------------------------------------------------------------------- */
 
 static void bulk_give(struct io_client *client, uint32_t tag)
 {

@@ -49,8 +49,7 @@ struct message {
     uint32_t n_fds;
 };
 
-/* ---- messages ----------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 static void fds_collect(struct message *m, struct msghdr *msg)
 {
@@ -185,8 +184,7 @@ static int message_check(struct io_client *client, const struct message *m, enum
     return 0;
 }
 
-/* ---- HELLO
- * --------------------------------------------------------------------------------------- */
+/* ---- HELLO ---------------------------------------------------------------------------------- */
 
 static uint32_t bounded(uint32_t wanted, uint32_t otherwise, uint32_t min, uint32_t max)
 {
@@ -354,8 +352,7 @@ static void hello(struct io_client *client, const struct message *m)
     welcome_send(client, &t);
 }
 
-/* ---- ATTACH
- * -------------------------------------------------------------------------------------- */
+/* ---- ATTACH --------------------------------------------------------------------------------- */
 
 static const char *fault_text(uint16_t reason)
 {
@@ -482,8 +479,7 @@ static void attach(struct io_client *client, const struct message *m)
     live(client);
 }
 
-/* ---- the sockets
- * ----------------------------------------------------------------------------------- */
+/* ---- the sockets ---------------------------------------------------------------------------- */
 
 static void socket_arm(struct io_client *client)
 {
@@ -592,8 +588,7 @@ void control_expire(struct io *io, uint64_t now)
     }
 }
 
-/* ---- listening
- * ------------------------------------------------------------------------------------- */
+/* ---- listening ------------------------------------------------------------------------------ */
 
 /* Serialises daemons that start at once: each would find the dead socket file and replace the
  * other's new one. */

@@ -17,8 +17,7 @@
 #define FREE_TRIES     100   /* of a millisecond */
 #define SPINS          64    /* looks of an idle ring thread between two reads of the clock */
 
-/* ---- start and end
- * ------------------------------------------------------------------------------- */
+/* ---- start and end -------------------------------------------------------------------------- */
 
 static int opt_check(const struct io_opt *opt, struct diag *diag)
 {
@@ -195,8 +194,7 @@ const char *io_mode(const struct io *io)
     return "io_uring+futex";
 }
 
-/* ---- the pass
- * ------------------------------------------------------------------------------------ */
+/* ---- the pass ------------------------------------------------------------------------------- */
 
 void queue_heat(struct io_client *client)
 {
@@ -260,8 +258,7 @@ uint32_t io_pass(struct io *io)
     return n;
 }
 
-/* ---- sleeping
- * ------------------------------------------------------------------------------------ */
+/* ---- sleeping ------------------------------------------------------------------------------- */
 
 static int kick_taken(struct io *io)
 {

@@ -87,8 +87,7 @@ void io_sleep(struct io *io, uint64_t until_ns);
 /* Wakes io_sleep from another thread or a signal handler (async-signal-safe). */
 void io_kick(struct io *io);
 
-/* ---- what the daemon does with a client
- * ---------------------------------------------------------- */
+/* ---- what the daemon does with a client ----------------------------------------------------- */
 void io_client_ref(struct io_client *client);
 void io_client_unref(struct io_client *client);
 void *io_client_get(const struct io_client *client); /* the daemon's own pointer, NULL at attach */
