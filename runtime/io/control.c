@@ -237,6 +237,7 @@ static void t_fill(struct io_client *client, struct tkr_t_header *h)
         memcpy(base + h->models_off, opt->models, opt->n_models * sizeof *opt->models);
     *state = client->io->draining ? TKR_STATE_DRAIN : TKR_STATE_RUN;
     *cpu = (uint32_t)client->io->cpu;
+    memcpy(base + h->ctl_off + TKR_T_ENGINE_CPUS, opt->engine_cpus, sizeof opt->engine_cpus);
 }
 
 /* Who the peer is, and a descriptor that says when it dies. */

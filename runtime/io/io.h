@@ -36,6 +36,8 @@ struct io_opt {
     uint32_t prompt_tokens_max, output_tokens_max;
     const struct tkr_model_entry *models; /* copied into each T */
     uint32_t n_models;
+    /* Bit n: the engine computes on CPU n, so clients do not spin there (copied into each T). */
+    uint64_t engine_cpus[TKR_T_ENGINE_CPU_WORDS];
 };
 
 struct io_ops {

@@ -62,6 +62,7 @@ void daemon_setup(void)
         .bulk_max = 1 << 20,
         .idle_park_ns = 0,
         .op_bitmap = {WORKING_OPS},
+        .engine_cpus = {5},
         .prompt_tokens_max = 100,
         .output_tokens_max = 50,
     };

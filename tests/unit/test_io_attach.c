@@ -28,6 +28,7 @@ START_TEST(a_client_attaches_and_gets_what_it_was_granted)
     ck_assert_uint_eq(c.th.prompt_tokens_max, 100);
     ck_assert_uint_eq(c.th.output_tokens_max, 50);
     ck_assert_uint_eq(*c.state, TKR_STATE_RUN);
+    ck_assert_uint_eq(((const uint64_t *)(const void *)c.state)[1], 5); /* engine_cpus is at 8 */
     raw_close(&c);
 }
 END_TEST
