@@ -147,8 +147,7 @@ static void cpu_print(void)
 
 /* ---- the daemon process --------------------------------------------------------------------- */
 
-/* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them.
- */
+/* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them. */
 static struct {
     struct io_client *client;
     uint64_t user;

@@ -55,8 +55,7 @@ int tkr_region_create(struct tkr_region *ret_region, uint64_t bytes)
     fd = region_memfd();
     if (fd < 0)
         return fd;
-    /* ftruncate() alone succeeds without memory and faults later; fallocate() takes the memory now.
-     */
+    /* ftruncate() alone succeeds without memory and faults later; fallocate() takes the memory now. */
     if (ftruncate(fd, (off_t)bytes) || fallocate(fd, 0, 0, (off_t)bytes)) {
         err = -errno;
         goto fail;

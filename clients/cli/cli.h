@@ -59,8 +59,7 @@ struct input {
 /* The argument's own bytes, or all of standard input for "-". 0, or -1 with a complaint. */
 int input_argument(struct input *ret_input, const char *argument);
 int input_file(struct input *ret_input, const char *path);
-/* [{"role": ..., "content": ...}, ...] of a file, "-" is standard input. 0, or -1 with a complaint.
- */
+/* [{"role": ..., "content": ...}, ...] of a file, "-" is standard input. 0, or -1 with a complaint. */
 int input_messages(struct input *ret_input, const char *path);
 void input_free(struct input *input);
 

@@ -134,8 +134,7 @@ static int perplexity_print(const struct perplexity *p)
 
     for (size_t i = 0; i < p->n_windows; i++)
         sum += p->nll[i];
-    /* A last window of one token has nothing to score: n_windows leaves it out, and so does this.
-     */
+    /* A last window of one token has nothing to score: n_windows leaves it out, and so does this. */
     if (p->n_ids > p->n_windows * p->window)
         scored--;
     printf("{\"tokens\":%zu,\"nll_mean\":%.9g,\"perplexity\":%.9g}\n", scored, sum / (double)scored,

@@ -6,8 +6,7 @@
 #include "clients/cli/cli.h"
 
 #define EVENTS       16u
-#define TEMPLATE_IDS 4096u /* what a chat template adds: some ids a message, 64 messages at most   \
-                            */
+#define TEMPLATE_IDS 4096u /* what a chat template adds: some ids a message, 64 messages at most */
 
 enum { OPTION_MESSAGES = 0x200 };
 

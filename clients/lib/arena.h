@@ -35,8 +35,7 @@ struct arena {
 /* bytes is a multiple of ARENA_ALIGN; blocks[n_blocks] must outlive the arena. */
 void arena_init(struct arena *arena, uint32_t bytes, struct arena_block *blocks, uint32_t n_blocks);
 
-/* Index of a block of at least `bytes` bytes, aligned; ARENA_NONE: no room, or no pool entry left.
- */
+/* Index of a block of at least `bytes` bytes, aligned; ARENA_NONE: no room, or no pool entry left. */
 uint32_t arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, uint32_t index);
 

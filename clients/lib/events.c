@@ -191,8 +191,7 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
     }
     count = lines_take(conn, events, n);
     if (!count && !conn->gone && TKR_LOAD_ACQUIRE(conn->state) == TKR_STATE_GONE) {
-        /* Acquire pairs with the daemon's release: it published its last lines before this state.
-         */
+        /* Acquire pairs with the daemon's release: it published its last lines before this state. */
         count = lines_take(conn, events, n);
         if (!count)
             conn_lost(conn, "the daemon stopped");
@@ -249,13 +248,11 @@ static void spin(const tkr_conn *conn, uint64_t until_ns)
 /* Sleeps until the next line is published, or timeout_ns. */
 static void doze(tkr_conn *conn, int64_t timeout_ns)
 {
-    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell.
-     */
+    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell. */
     uint32_t bell = TKR_LOAD_ACQUIRE(conn->cq_bell);
 
     TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + 1));
-    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words.
-     */
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
     tkr_fence();
     if (!awaited(conn))
         tkr_futex_wait(conn->cq_bell, bell, timeout_ns);

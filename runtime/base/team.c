@@ -24,8 +24,7 @@
  */
 #define SPIN_NS        100000u
 #define YIELD_NS       300000u /* after the spin: the core goes to whoever else is ready */
-#define LEADER_SPIN_NS 20000u  /* at the end of a region; after that a worker was surely preempted \
-                                */
+#define LEADER_SPIN_NS 20000u  /* at the end of a region; after that a worker was surely preempted */
 #define PAUSES_PER_LOOK 64u    /* at the clock */
 
 struct team {
@@ -268,8 +267,7 @@ void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t
     *ret_end = (uint32_t)(end < total ? end : total);
 }
 
-/* ---- CPUs --------------------------------------------------------------------------------------
- */
+/* ---- CPUs ----------------------------------------------------------------------------------- */
 
 /* CPUs that one cpu.max grants, rounded up; UINT32_MAX without a limit. Format: "QUOTA PERIOD" or
  * "max PERIOD" in us (Linux, Documentation/admin-guide/cgroup-v2.rst). */

@@ -27,8 +27,7 @@ struct pass {
                         stores it first */
 };
 
-/* ---- inputs of matrices -------------------------------------------------------------------------
- */
+/* ---- inputs of matrices --------------------------------------------------------------------- */
 
 static struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols)
 {
@@ -92,8 +91,7 @@ static void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
         cpu->kernels->matmul(y, stride, w, begin, end, q, x, rows);
 }
 
-/* ---- attention ----------------------------------------------------------------------------------
- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
 static void qkv_region(void *arg, unsigned member, unsigned n)
 {
@@ -298,8 +296,7 @@ static void o_region(void *arg, unsigned member, unsigned n)
     share_residual(p, &p->layer->o, &q, p->self ? in->x : cpu->attn, member, n);
 }
 
-/* ---- the gated MLP ------------------------------------------------------------------------------
- */
+/* ---- the gated MLP -------------------------------------------------------------------------- */
 
 static void gate_up_region(void *arg, unsigned member, unsigned n)
 {
@@ -338,8 +335,7 @@ static void down_region(void *arg, unsigned member, unsigned n)
     share_residual(p, &p->layer->down, &p->cpu->mlp.q, p->cpu->mlp.x, member, n);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------
- */
+/* ---- ends ----------------------------------------------------------------------------------- */
 
 static void embed_rows(const struct pass *p, uint32_t begin, uint32_t end)
 {
@@ -390,8 +386,7 @@ static void set_rows(struct pass *p, uint32_t n_rows)
     p->split = n_rows <= SPLIT_ROWS;
 }
 
-/* Once the last layer's K and V are stored, only rows with logits matter: they move to the front.
- */
+/* Once the last layer's K and V are stored, only rows with logits matter: they move to the front. */
 static void keep_logit_rows(struct pass *p)
 {
     struct cpu_state *cpu = p->cpu;

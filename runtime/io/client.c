@@ -145,8 +145,7 @@ void client_sweep(struct io *io)
             continue;
         if (client->armed_bell || client->armed_socket || client->armed_pidfd)
             continue;
-        /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions.
-         */
+        /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions. */
         if (!__atomic_load_n(&client->refs, __ATOMIC_ACQUIRE))
             client_free(client);
     }

@@ -98,8 +98,7 @@ uid_t io_client_uid(const struct io_client *client);
 pid_t io_client_pid(const struct io_client *client);
 int io_client_dead(const struct io_client *client); /* detached: publish nothing */
 
-/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside.
- */
+/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
 int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t len);
 
 /* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; one

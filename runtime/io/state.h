@@ -28,8 +28,7 @@
     3000000000ull /* from accept to READY; populating 16 MiB takes milliseconds */
 #define IO_CONTROL_DELAY_NS                                                                        \
     50000000ull /* an attach takes milliseconds: kept out of a step for so long at most */
-#define IO_FDS_PER_MESSAGE 4u /* what recvmsg makes room for; one is right, the others are closed  \
-                               */
+#define IO_FDS_PER_MESSAGE 4u /* what recvmsg makes room for; one is right, the others are closed */
 #define IO_NONE UINT32_MAX
 
 /* A full CQ has no doorbell (the client would pay a fence on each read), so who waits for room is

@@ -56,8 +56,7 @@ static size_t reserve(struct loader *l, size_t bytes)
     return at;
 }
 
-/* ---- binding: every tensor is found, checked and given its place --------------------------------
- */
+/* ---- binding: every tensor is found, checked and given its place ---------------------------- */
 
 static const struct gguf_tensor *find(struct loader *l, const char *name)
 {
@@ -309,8 +308,7 @@ static int bind_all(struct loader *l)
     return err;
 }
 
-/* ---- filling ------------------------------------------------------------------------------------
- */
+/* ---- filling -------------------------------------------------------------------------------- */
 
 /* Norms take the space behind the matrices: they are small and stay in a cache. */
 static void place_norms(const struct loader *l, uint8_t *at, size_t norm_bytes)

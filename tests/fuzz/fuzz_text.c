@@ -72,8 +72,7 @@ static void fuzz_template(const uint8_t *text, size_t n)
     free(source);
 }
 
-/* Two bytes an id. The first byte is the number of bytes of a stop string that follows it; 0: none.
- */
+/* Two bytes an id. The first byte is the number of bytes of a stop string that follows it; 0: none. */
 static void fuzz_detok(const uint8_t *data, size_t n)
 {
     static struct detok detok;

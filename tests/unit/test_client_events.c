@@ -231,8 +231,7 @@ END_TEST
 
 #define ROUNDS 1000
 
-/* One line a round, each only when the client has taken the one before: it sleeps in most rounds.
- */
+/* One line a round, each only when the client has taken the one before: it sleeps in most rounds. */
 static void *slow_daemon(void *arg)
 {
     (void)arg;

@@ -121,8 +121,7 @@ static inline int fixture_open(struct fixture *f, struct gguf **ret_gguf, struct
 #define FIXTURE_BOS    2u /* <s>, a control token */
 #define FIXTURE_UNUSED 3u /* token type 5 */
 #define FIXTURE_BYTE                                                                               \
-    4u /* FIXTURE_BYTE + b is byte b's token; results of merges follow, then user-defined tokens   \
-        */
+    4u /* FIXTURE_BYTE + b is byte b's token; results of merges follow, then user-defined tokens */
 #define FIXTURE_MERGED 260u
 #define FIXTURE_TOKENS 512u
 
