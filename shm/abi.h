@@ -310,10 +310,10 @@ enum tkr_cqe_kind {                          /* the library skips kinds that it 
     TKR_CQE_PROGRESS = 4,
     TKR_CQE_DONE = 5                         /* terminal */
 };
-#define TKR_CQE_MORE 1u                      /* TOKEN: text of the same ids continues in the next CQE (ntok 0) */
+#define TKR_CQE_MORE 1u                      /* TOKEN: the piece (its other ids and text) goes on in the next line */
 #define TKR_CQE_RAW 2u                       /* TOKEN: the bytes are not UTF-8 */
 #define TKR_CQE_NO_RESULT 4u                 /* DONE: only `status` counts; no result record was written
-                                                (NOOP, CANCEL, and requests refused before they got their tag) */
+                                                (NOOP, CANCEL, a tag out of range or of another live request) */
 #define TKR_LINE_TOKENS 4u                    /* ids in one TOKEN line */
 #define TKR_LINE_TEXT 24u                    /* text bytes in one TOKEN line */
 

@@ -202,38 +202,54 @@ static int op_works(const struct io_opt *opt, uint8_t op)
     return (opt->op_bitmap[op / 64] >> (op % 64)) & 1;
 }
 
-static uint16_t data_check(const struct tkr_sqe *sqe, uint64_t arena_len)
+/* A slot's fault: its status, and what was wrong in words. */
+static uint16_t fault(uint16_t status, const char *what, const char **ret_what)
+{
+    *ret_what = what;
+    return status;
+}
+
+static uint16_t data_check(const struct tkr_sqe *sqe, uint64_t arena_len, const char **ret_what)
 {
     switch (sqe->data_kind) {
     case TKR_DATA_NONE:
     case TKR_DATA_MESSAGES:
-        return sqe->data_off || sqe->data_len ? TKR_E_INVALID : TKR_OK;
+        if (sqe->data_off || sqe->data_len)
+            return fault(TKR_E_INVALID, "data_off, data_len: must be zero with this data_kind",
+                         ret_what);
+        return TKR_OK;
     case TKR_DATA_TOKENS:
         if (sqe->data_off % 4 || sqe->data_len % 4)
-            return TKR_E_INVALID;
+            return fault(TKR_E_INVALID, "data: token ids are 4 bytes each and aligned", ret_what);
         break;
     case TKR_DATA_TEXT:
         break;
     default:
-        return TKR_E_INVALID;
+        return fault(TKR_E_INVALID, "data_kind: not TEXT, TOKENS or MESSAGES", ret_what);
     }
-    return arena_has(arena_len, sqe->data_off, sqe->data_len) ? TKR_OK : TKR_E_INVALID;
+    if (!arena_has(arena_len, sqe->data_off, sqe->data_len))
+        return fault(TKR_E_INVALID, "data_off, data_len: outside the arena", ret_what);
+    return TKR_OK;
 }
 
-static uint16_t param_check(const struct tkr_sqe *sqe, uint64_t arena_len)
+static uint16_t param_check(const struct tkr_sqe *sqe, uint64_t arena_len, const char **ret_what)
 {
     uint32_t head = sizeof(struct tkr_param);
 
     if (!sqe->param_len)
         return TKR_OK;
     if (sqe->param_len < head || (sqe->param_len - head) % sizeof(struct tkr_tail) ||
-        (sqe->param_len - head) / sizeof(struct tkr_tail) > TKR_TAIL_MAX || sqe->param_off % 8)
-        return TKR_E_INVALID;
-    return arena_has(arena_len, sqe->param_off, sqe->param_len) ? TKR_OK : TKR_E_INVALID;
+        (sqe->param_len - head) / sizeof(struct tkr_tail) > TKR_TAIL_MAX)
+        return fault(TKR_E_INVALID, "param_len: must be 128 + 16 * n_tail, n_tail at most 64",
+                     ret_what);
+    if (sqe->param_off % 8)
+        return fault(TKR_E_INVALID, "param_off: must be a multiple of 8", ret_what);
+    if (!arena_has(arena_len, sqe->param_off, sqe->param_len))
+        return fault(TKR_E_INVALID, "param_off, param_len: outside the arena", ret_what);
+    return TKR_OK;
 }
 
-/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live
- * request. */
+/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live request. */
 static int is_duplicate(const struct tkr_sqe *sqe, const struct io_client *client)
 {
     if (client->tags[sqe->tag].active_at != IO_NONE)
@@ -244,20 +260,37 @@ static int is_duplicate(const struct tkr_sqe *sqe, const struct io_client *clien
     return 0;
 }
 
-uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client)
+static const char *unsupported(const struct tkr_sqe *sqe, const struct io_client *client)
+{
+    if (!op_works(&client->io->opt, sqe->op))
+        return "op: this daemon does not implement it, see the op bitmap";
+    if (sqe->flags || sqe->reserved)
+        return "flags, reserved: must be zero";
+    if (sqe->resume_pos)
+        return "resume_pos: not supported by this daemon, must be zero";
+    if (sqe->class_)
+        return "class: not supported by this daemon, must be zero";
+    if (sqe->session && sqe->op != TKR_OP_CANCEL)
+        return "session: not supported by this daemon, must be zero";
+    return NULL;
+}
+
+uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client, const char **ret_what)
 {
     uint16_t status;
 
-    if (!op_works(&client->io->opt, sqe->op) || sqe->flags || sqe->reserved || sqe->resume_pos ||
-        sqe->class_ || (sqe->session && sqe->op != TKR_OP_CANCEL))
+    if (sqe->tag >= client->max_inflight)
+        return fault(TKR_E_INVALID, "tag: not below max_inflight", ret_what);
+    if (!(uint32_t)sqe->user)
+        return fault(TKR_E_INVALID, "user: its low half must not be zero", ret_what);
+    *ret_what = unsupported(sqe, client);
+    if (*ret_what)
         return TKR_E_UNSUPPORTED;
-    if (sqe->tag >= client->max_inflight || !(uint32_t)sqe->user)
-        return TKR_E_INVALID;
     if (is_duplicate(sqe, client))
-        return TKR_E_DUPLICATE;
-    status = data_check(sqe, client->arena_len);
+        return fault(TKR_E_DUPLICATE, "tag or user of a request that is still alive", ret_what);
+    status = data_check(sqe, client->arena_len, ret_what);
     if (status == TKR_OK)
-        status = param_check(sqe, client->arena_len);
+        status = param_check(sqe, client->arena_len, ret_what);
     return status;
 }
 
@@ -280,17 +313,27 @@ static void client_publish(struct io_client *client, const struct tkr_cqe *cqe)
     set_add(client->io, IO_SET_TOUCHED, client);
 }
 
-/* Answers a slot that never becomes a request. */
-static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, uint16_t status)
+/* Answers a slot that never becomes a request. The words go into the result record, but for a tag that another
+ * request holds, whose record it is. */
+static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, uint16_t status,
+                          const char *what)
 {
+    int record =
+        what && sqe->tag < client->max_inflight && client->tags[sqe->tag].active_at == IO_NONE;
     struct tkr_cqe cqe = {
         .kind = TKR_CQE_DONE,
-        .flags = TKR_CQE_NO_RESULT,
+        .flags = record ? 0 : TKR_CQE_NO_RESULT,
         .user = sqe->user,
         .tag = sqe->tag,
         .status = status,
     };
 
+    if (record) {
+        struct tkr_result *result = &client->results[sqe->tag];
+
+        *result = (struct tkr_result){.user = sqe->user, .status = status};
+        strncpy(result->message, what, sizeof result->message - 1);
+    }
     client_publish(client, &cqe);
 }
 
@@ -327,21 +370,22 @@ static void client_cancel_user(struct io_client *client, uint64_t user)
 
 static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
 {
+    const char *what = NULL;
     uint16_t status;
 
     if (sqe->op == TKR_OP_PAD)
         return;
-    status = sqe_check(sqe, client);
+    status = sqe_check(sqe, client, &what);
     if (status == TKR_OK && client->io->draining && sqe->op != TKR_OP_NOOP &&
         sqe->op != TKR_OP_CANCEL)
-        status = TKR_E_ABORTED;
+        status = fault(TKR_E_ABORTED, "the daemon stops, submit again to the next one", &what);
     if (status != TKR_OK) {
         client->io->counts.rejected++;
-        client_answer(client, sqe, status);
+        client_answer(client, sqe, status, what);
     } else if (sqe->op == TKR_OP_NOOP) {
-        client_answer(client, sqe, TKR_OK);
+        client_answer(client, sqe, TKR_OK, NULL);
     } else if (sqe->op == TKR_OP_CANCEL) {
-        client_answer(client, sqe, TKR_OK);
+        client_answer(client, sqe, TKR_OK, NULL);
         client_cancel_user(client, sqe->session);
     } else {
         client_accept(client, sqe);

@@ -29,7 +29,7 @@
 #define IO_CONTROL_DELAY_NS                                                                        \
     50000000ull /* an attach takes milliseconds: kept out of a step for so long at most */
 #define IO_FDS_PER_MESSAGE 4u /* what recvmsg makes room for; one is right, the others are closed */
-#define IO_NONE UINT32_MAX
+#define IO_NONE            UINT32_MAX
 
 /* A full CQ has no doorbell (the client would pay a fence on each read), so who waits for room is
  * looked at again after 1 ms, and less often while nothing changes. */
@@ -208,8 +208,9 @@ uint32_t client_room(struct io_client *client);
 void client_cancels(struct io_client *client);
 void client_detach(struct io_client *client);
 void client_sweep(struct io *io); /* frees the dead that nobody holds */
-/* Checks the private copy of a slot: TKR_OK, or the status that answers it. */
-uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client);
+/* Checks the private copy of a slot: TKR_OK, or the status that answers it and what was wrong in words. */
+uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client,
+                   const char **ret_what);
 
 /* notify.c */
 int waker_new(struct waker **ret_waker, uint32_t clients_max);
