@@ -626,6 +626,8 @@ static int transport_start(struct daemon *d, struct diag *diag)
     };
     struct io_ops ops = {.ctx = d, .submit = on_submit, .cancel = on_cancel, .detach = on_detach};
 
+    _Static_assert(TEAM_CPU_WORDS == TKR_T_ENGINE_CPU_WORDS, "bitmaps of CPUs");
+    team_pinned_cpus(d->team, opt.engine_cpus);
     return io_new(&d->io, &opt, &ops, diag);
 }
 

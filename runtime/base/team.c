@@ -32,6 +32,7 @@ struct team {
     unsigned n_started; /* worker threads to join */
     uint64_t spin_ns;   /* 0 when there are more members than CPUs */
     pthread_t *threads; /* [n - 1] */
+    uint64_t cpus[TEAM_CPU_WORDS]; /* that workers are pinned to */
     team_hook hook;
     void *hook_arg;
     /* Of the region; written by the leader before epoch, read by workers after it. */
@@ -184,12 +185,14 @@ static int start_worker(struct team *team, unsigned member, const cpu_set_t *all
     snprintf(name, sizeof name, "team-%u", member);
     pthread_setname_np(*thread, name);
     if (team->spin_ns) {
+        size_t cpu = cpu_at(allowed, member);
         cpu_set_t one;
 
         CPU_ZERO(&one);
-        CPU_SET(cpu_at(allowed, member), &one);
+        CPU_SET(cpu, &one);
         /* A refusal (another cpuset since) costs speed only. */
-        pthread_setaffinity_np(*thread, sizeof one, &one);
+        if (pthread_setaffinity_np(*thread, sizeof one, &one) == 0 && cpu < 64 * TEAM_CPU_WORDS)
+            team->cpus[cpu / 64] |= 1ull << (cpu % 64);
     }
     return 0;
 }
@@ -249,6 +252,11 @@ void team_free(struct team *team)
 unsigned team_size(const struct team *team)
 {
     return team->n;
+}
+
+void team_pinned_cpus(const struct team *team, uint64_t ret_cpus[TEAM_CPU_WORDS])
+{
+    memcpy(ret_cpus, team->cpus, sizeof team->cpus);
 }
 
 void team_set_hook(struct team *team, team_hook hook, void *arg)

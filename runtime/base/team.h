@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define TEAM_MAX 256
+#define TEAM_CPU_WORDS 6 /* bitmap of CPUs 0 .. 383 */
 
 struct team;
 
@@ -25,6 +26,9 @@ int team_new(struct team **ret_team, unsigned n_threads);
 void team_free(struct team *team);
 
 unsigned team_size(const struct team *team);
+
+/* CPUs that workers are pinned to (the leader moves freely): others should not spin there. */
+void team_pinned_cpus(const struct team *team, uint64_t ret_cpus[TEAM_CPU_WORDS]);
 
 /* Called by the leader after every region; NULL = none. */
 void team_set_hook(struct team *team, team_hook hook, void *arg);
