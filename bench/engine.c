@@ -152,7 +152,8 @@ static double median(double values[ROUNDS])
     return values[ROUNDS / 2];
 }
 
-/* Operations of all layers' matrices for one row: a multiplication and an addition for each weight. */
+/* Operations of all layers' matrices for one row: a multiplication and an addition for each
+ * weight. */
 static double layer_ops(const struct hparams *hp)
 {
     double attn = (double)hp->head_dim * (2.0 * hp->n_head + 2.0 * hp->n_head_kv);

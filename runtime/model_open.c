@@ -8,7 +8,8 @@
 #include "runtime/model/load.h"
 #include "runtime/text/vocab.h"
 
-/* Errors of the vocabulary name the key; those of the GGUF reader under it name the file already. */
+/* Errors of the vocabulary name the key; those of the GGUF reader under it name the file
+ * already. */
 static void diag_name_file(struct diag *diag, const char *path)
 {
     struct diag inner;

@@ -10,7 +10,8 @@
 #define DIAG_BYTES 512
 
 struct diag {
-    char text[DIAG_BYTES]; /* NUL-terminated, cut at DIAG_BYTES - 1; control characters become '?' */
+    char
+        text[DIAG_BYTES]; /* NUL-terminated, cut at DIAG_BYTES - 1; control characters become '?' */
 };
 
 /* Overwrites the text. A NULL diag is allowed. */

@@ -26,7 +26,8 @@ void log_line(enum log_level level, const char *format, ...)
     if (n > sizeof line - 2)
         n = sizeof line - 2;
     line[n++] = '\n';
-    /* One write: lines of several threads never mix. A closed standard error is not worth dying for. */
+    /* One write: lines of several threads never mix. A closed standard error is not worth dying
+     * for. */
     if (write(STDERR_FILENO, line, n) < 0)
         return;
 }

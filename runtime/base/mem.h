@@ -2,23 +2,25 @@
 /*
  * mem.h - large, long-lived memory: anonymous, 2 MiB aligned, MADV_HUGEPAGE, touched lazily.
  *
- * On a machine with several memory nodes, large maps are interleaved over all of them, because every
- * worker reads all weights and any page.
- * Everything the daemon needs is taken at start or at model load; the step and ring paths take none.
+ * On a machine with several memory nodes, large maps are interleaved over all of them, because
+ * every worker reads all weights and any page. Everything the daemon needs is taken at start or at
+ * model load; the step and ring paths take none.
  */
 #ifndef RUNTIME_BASE_MEM_H
 #define RUNTIME_BASE_MEM_H
 
 #include <stddef.h>
 
-/* Zeroed, at least 64-byte aligned; NULL on failure. Reserves address space; pages come with first touch. */
+/* Zeroed, at least 64-byte aligned; NULL on failure. Reserves address space; pages come with first
+ * touch. */
 void *mem_map(size_t bytes);
 void mem_unmap(void *ptr, size_t bytes);
 
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
 
-/* Memory nodes that this process may allocate on, at least 1: for the line that says so at start. */
+/* Memory nodes that this process may allocate on, at least 1: for the line that says so at
+ * start. */
 unsigned mem_nodes(void);
 
 #endif

@@ -22,16 +22,16 @@
 /* A worker between two regions of a step waits some microseconds; between two steps some tens.
  * Waking a sleeper costs about 35 us, so it spins longer than that before it gives the core away.
  */
-#define SPIN_NS        100000u
-#define YIELD_NS       300000u /* after the spin: the core goes to whoever else is ready */
-#define LEADER_SPIN_NS 20000u  /* at the end of a region; after that a worker was surely preempted */
+#define SPIN_NS         100000u
+#define YIELD_NS        300000u /* after the spin: the core goes to whoever else is ready */
+#define LEADER_SPIN_NS  20000u /* at the end of a region; after that a worker was surely preempted */
 #define PAUSES_PER_LOOK 64u    /* at the clock */
 
 struct team {
     unsigned n;
-    unsigned n_started; /* worker threads to join */
-    uint64_t spin_ns;   /* 0 when there are more members than CPUs */
-    pthread_t *threads; /* [n - 1] */
+    unsigned n_started;            /* worker threads to join */
+    uint64_t spin_ns;              /* 0 when there are more members than CPUs */
+    pthread_t *threads;            /* [n - 1] */
     uint64_t cpus[TEAM_CPU_WORDS]; /* that workers are pinned to */
     team_hook hook;
     void *hook_arg;

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#define TEAM_MAX 256
+#define TEAM_MAX       256
 #define TEAM_CPU_WORDS 6 /* bitmap of CPUs 0 .. 383 */
 
 struct team;
@@ -20,8 +20,9 @@ struct team;
 typedef void (*team_fn)(void *arg, unsigned member, unsigned n);
 typedef void (*team_hook)(void *arg);
 
-/* n_threads 0: as many as the process may use (affinity and cgroup). -EINVAL above TEAM_MAX.
- * The caller is not pinned; workers are pinned to the allowed CPUs after the first when there are enough. */
+/* n_threads 0: as many as the process may use (affinity and cgroup). -EINVAL above TEAM_MAX. The
+ * caller is not pinned; workers are pinned to the allowed CPUs after the first when there are
+ * enough. */
 int team_new(struct team **ret_team, unsigned n_threads);
 void team_free(struct team *team);
 
@@ -36,14 +37,17 @@ void team_set_hook(struct team *team, team_hook hook, void *arg);
 /* Runs fn on all members and returns when all are done. Only ever called by one thread. */
 void team_run(struct team *team, team_fn fn, void *arg);
 
-/* The share [*ret_begin, *ret_end) of member m when `total` items are split over n, multiples of `grain`. */
-void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t *ret_begin, uint32_t *ret_end);
+/* The share [*ret_begin, *ret_end) of member m when `total` items are split over n, multiples of
+ * `grain`. */
+void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t *ret_begin,
+                uint32_t *ret_end);
 
 /* CPUs this process may use: min(affinity, cgroup cpu.max), at least 1. */
 unsigned team_cpus_allowed(void);
 
-/* CPUs that the cgroup v2 hierarchy mounted at `root` grants the group that the file `self` names (as
- * /proc/self/cgroup does), quotas rounded up; UINT32_MAX without a limit. Apart, so that tests can lie to it. */
+/* CPUs that the cgroup v2 hierarchy mounted at `root` grants the group that the file `self` names
+ * (as /proc/self/cgroup does), quotas rounded up; UINT32_MAX without a limit. Apart, so that tests
+ * can lie to it. */
 unsigned team_cgroup_cpus(const char *self, const char *root);
 
 #endif

@@ -14,11 +14,13 @@ struct backend {
     uint32_t logits_max; /* rows with logits of one step */
     uint32_t n_vocab;
 
-    /* Runs the step: appends K and V of every row to its page, and leaves logits [n_logits][n_vocab] in *ret_logits, which stay
-     * valid until the next forward. Never fails: bad arithmetic shows as NaN in that row. Allocates nothing. */
+    /* Runs the step: appends K and V of every row to its page, and leaves logits
+     * [n_logits][n_vocab] in *ret_logits, which stay valid until the next forward. Never fails: bad
+     * arithmetic shows as NaN in that row. Allocates nothing. */
     void (*forward)(void *self, const struct step *step, const float **ret_logits);
 
-    /* Largest of a row of logits, lowest id among equals; *ret_bad is set when the row has a NaN or infinity. */
+    /* Largest of a row of logits, lowest id among equals; *ret_bad is set when the row has a NaN or
+     * infinity. */
     uint32_t (*argmax)(void *self, const float *logits, int *ret_bad);
 };
 

@@ -20,8 +20,9 @@ struct cpu_backend_opt {
 };
 
 /* Takes all memory now. The team and the model outlive the backend. */
-int cpu_backend_new(struct backend **ret_backend, const struct model *model, const struct cpu_kernels *kernels,
-                    struct team *team, const struct cpu_backend_opt *opt, struct diag *diag);
+int cpu_backend_new(struct backend **ret_backend, const struct model *model,
+                    const struct cpu_kernels *kernels, struct team *team,
+                    const struct cpu_backend_opt *opt, struct diag *diag);
 void cpu_backend_free(struct backend *backend);
 
 #endif

@@ -386,7 +386,8 @@ static void set_rows(struct pass *p, uint32_t n_rows)
     p->split = n_rows <= SPLIT_ROWS;
 }
 
-/* Once the last layer's K and V are stored, only rows with logits matter: they move to the front. */
+/* Once the last layer's K and V are stored, only rows with logits matter: they move to the
+ * front. */
 static void keep_logit_rows(struct pass *p)
 {
     struct cpu_state *cpu = p->cpu;

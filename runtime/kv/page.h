@@ -18,17 +18,20 @@ int page_pool_new(struct page_pool **ret_pool, uint32_t n_pages); /* -ENOMEM, -E
 void page_pool_free(struct page_pool *pool);
 
 uint32_t page_pool_total(const struct page_pool *pool);
-uint32_t page_pool_used(const struct page_pool *pool);     /* held in a page table */
-uint32_t page_pool_reserved(const struct page_pool *pool); /* promised to a reservation, not yet held */
+uint32_t page_pool_used(const struct page_pool *pool); /* held in a page table */
+uint32_t
+page_pool_reserved(const struct page_pool *pool); /* promised to a reservation, not yet held */
 
 /* Promise n pages to somebody: 0, or -ENOSPC when free - reserved < n. */
 int page_reserve(struct page_pool *pool, uint32_t n);
 void page_unreserve(struct page_pool *pool, uint32_t n);
 
-/* Takes a page: from the caller's reservation (reserved goes down by one) or, with from_reserve 0, from what nobody
- * was promised: -ENOSPC when there is none. Lowest-numbered free page first is not promised. */
+/* Takes a page: from the caller's reservation (reserved goes down by one) or, with from_reserve 0,
+ * from what nobody was promised: -ENOSPC when there is none. Lowest-numbered free page first is not
+ * promised. */
 int page_take(struct page_pool *pool, int from_reserve, uint32_t *ret_page);
-void page_give(struct page_pool *pool, uint32_t page); /* asserts that it was taken: a double give is our own mistake */
+void page_give(struct page_pool *pool,
+               uint32_t page); /* asserts that it was taken: a double give is our own mistake */
 
 /* Pages that n positions need. */
 static inline uint32_t pages_for(uint32_t n_positions)

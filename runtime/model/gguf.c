@@ -520,7 +520,8 @@ static int read_all(struct gguf *g, struct cursor *c)
     return err;
 }
 
-/* Maps a regular file whole. Its size is what fstat says now, so nothing behind it is ever touched. */
+/* Maps a regular file whole. Its size is what fstat says now, so nothing behind it is ever
+ * touched. */
 static int map_file(struct gguf *g, const char *path, struct diag *diag)
 {
     struct stat st;

@@ -22,15 +22,26 @@ struct gguf_str {
 };
 
 enum gguf_type {
-    GGUF_U8 = 0, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
+    GGUF_U8 = 0,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 };
 
 struct gguf_tensor {
     struct gguf_str name;
-    uint32_t type;      /* ggml type id: a `enum dtype`, or one that we do not run */
-    uint32_t n_dims;    /* 1..4 */
-    uint64_t dims[4];   /* dims[0] is the contiguous one (columns) */
+    uint32_t type;    /* ggml type id: a `enum dtype`, or one that we do not run */
+    uint32_t n_dims;  /* 1..4 */
+    uint64_t dims[4]; /* dims[0] is the contiguous one (columns) */
     const uint8_t *data;
     uint64_t bytes;
 };
@@ -38,20 +49,22 @@ struct gguf_tensor {
 int gguf_open(struct gguf **ret_gguf, const char *path, struct diag *diag);
 void gguf_close(struct gguf *gguf);
 
-/* Scalars: -ENOENT when the key is absent, -EINVAL (diag) when it has another type or does not fit. */
+/* Scalars: -ENOENT when the key is absent, -EINVAL (diag) when it has another type or does not
+ * fit. */
 int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *ret, struct diag *diag);
 int gguf_get_f32(const struct gguf *g, const char *key, float *ret, struct diag *diag);
 int gguf_get_bool(const struct gguf *g, const char *key, int *ret, struct diag *diag);
 int gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *ret, struct diag *diag);
 
-/* Arrays: number of elements of an array of that element type; then elements by index (in order is O(1) a step
- * through the iterator). */
+/* Arrays: number of elements of an array of that element type; then elements by index (in order is
+ * O(1) a step through the iterator). */
 struct gguf_iter {
     const uint8_t *at, *end;
     uint64_t left;
     uint32_t type;
 };
-int gguf_array(const struct gguf *g, const char *key, uint32_t elem_type, struct gguf_iter *ret_iter, struct diag *diag);
+int gguf_array(const struct gguf *g, const char *key, uint32_t elem_type,
+               struct gguf_iter *ret_iter, struct diag *diag);
 int gguf_next_str(struct gguf_iter *it, struct gguf_str *ret); /* 0, -ENOENT at the end */
 int gguf_next_u32(struct gguf_iter *it, uint32_t *ret);        /* of a U32 or I32 array */
 int gguf_next_f32(struct gguf_iter *it, float *ret);

@@ -16,39 +16,42 @@
 struct hparams {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, n_ctx_train;
     float rms_eps, rope_base;
-    uint32_t rope_dim;        /* == head_dim for the llama family */
+    uint32_t rope_dim; /* == head_dim for the llama family */
 };
 
 struct layer {
-    const float *attn_norm, *ffn_norm;      /* [n_embd] */
-    struct packed_matrix qkv;               /* rows: Q (n_head*hd), then K, then V (n_head_kv*hd each) when one type; */
-    struct packed_matrix q, k, v;           /* else three matrices and qkv.n_rows == 0 */
+    const float *attn_norm, *ffn_norm; /* [n_embd] */
+    struct packed_matrix
+        qkv; /* rows: Q (n_head*hd), then K, then V (n_head_kv*hd each) when one type; */
+    struct packed_matrix q, k, v; /* else three matrices and qkv.n_rows == 0 */
     struct packed_matrix o;
     struct packed_matrix gate, up, down;
 };
 
 struct model {
     struct hparams hp;
-    struct layer *layers;                   /* [n_layer] */
-    struct packed_matrix head;              /* [n_vocab][n_embd]; also the embedding when tied */
-    struct packed_matrix embd;              /* [n_vocab][n_embd]; equals head when tied */
+    struct layer *layers;      /* [n_layer] */
+    struct packed_matrix head; /* [n_vocab][n_embd]; also the embedding when tied */
+    struct packed_matrix embd; /* [n_vocab][n_embd]; equals head when tied */
     const float *output_norm;
-    const float *rope_cos, *rope_sin;       /* [n_ctx][rope_dim / 2], n_ctx of model_open */
+    const float *rope_cos, *rope_sin; /* [n_ctx][rope_dim / 2], n_ctx of model_open */
     uint32_t n_ctx;
-    uint64_t weight_bytes;                  /* read per decoded token */
-    uint8_t hash[32];                       /* of the file's contents (load.h says how); all kernel variants give the same bits */
-    char name[80];                          /* general.name, else the file's name */
+    uint64_t weight_bytes; /* read per decoded token */
+    uint8_t hash
+        [32]; /* of the file's contents (load.h says how); all kernel variants give the same bits */
+    char name[80]; /* general.name, else the file's name */
     char arch[32];
-    struct vocab *vocab;                    /* runtime/text/vocab.h; owned */
-    char *chat_template;                    /* NUL-terminated copy, or NULL; owned */
+    struct vocab *vocab; /* runtime/text/vocab.h; owned */
+    char *chat_template; /* NUL-terminated copy, or NULL; owned */
     void *memory;
     uint64_t memory_bytes;
 };
 
-/* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says; more than that is refused.
- * -EINVAL, -ENOMEM, -errno; diag says why. Both are in runtime/model_open.c: they join model/ and text/. */
-int model_open(struct model **ret_model, const char *path, uint32_t n_ctx, const struct cpu_kernels *kernels,
-               struct team *team, struct diag *diag);
+/* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says; more than that is
+ * refused. -EINVAL, -ENOMEM, -errno; diag says why. Both are in runtime/model_open.c: they join
+ * model/ and text/. */
+int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
+               const struct cpu_kernels *kernels, struct team *team, struct diag *diag);
 void model_free(struct model *model);
 
 #endif

@@ -66,7 +66,8 @@ START_TEST(every_broken_file_is_refused_with_a_message_that_names_the_fault)
         says = strtok(NULL, "\n");
         ck_assert_ptr_nonnull(says);
         snprintf(path, sizeof path, "%s/%s.gguf", tiny_folder(), name);
-        /* Names of keys and tensors have to be in the message; other words only describe the fault. */
+        /* Names of keys and tensors have to be in the message; other words only describe the
+         * fault. */
         assert_refused(path, strchr(says, '.') ? says : ".gguf: ");
         n++;
     }

@@ -188,7 +188,8 @@ static void write_file(const char *folder, const char *name, const char *text)
     fclose(file);
 }
 
-/* Format of cpu.max and of /proc/self/cgroup: the kernel's Documentation/admin-guide/cgroup-v2.rst */
+/* Format of cpu.max and of /proc/self/cgroup: the kernel's Documentation/admin-
+ * guide/cgroup-v2.rst */
 START_TEST(the_tightest_quota_on_the_way_to_the_root_counts)
 {
     static const struct {
