@@ -24,8 +24,8 @@
  */
 #define SPIN_NS         100000u
 #define YIELD_NS        300000u /* after the spin: the core goes to whoever else is ready */
-#define LEADER_SPIN_NS  20000u /* at the end of a region; after that a worker was surely preempted */
-#define PAUSES_PER_LOOK 64u    /* at the clock */
+#define LEADER_SPIN_NS  20000u  /* at the end of a region; by then a worker was preempted */
+#define PAUSES_PER_LOOK 64u     /* at the clock */
 
 struct team {
     unsigned n;
