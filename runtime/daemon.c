@@ -490,6 +490,9 @@ static int jobs_new(struct daemon *d)
         job->ids = mem_map((size_t)job->text_max * 4);
         if (!job->text || !job->ids)
             return -ENOMEM;
+        /* Most prompts are short: a huge page for each of the jobs would be gigabytes. */
+        madvise(job->text, job->text_max, MADV_NOHUGEPAGE);
+        madvise(job->ids, (size_t)job->text_max * 4, MADV_NOHUGEPAGE);
     }
     return 0;
 }
@@ -532,7 +535,7 @@ static int model_start(struct daemon *d, struct diag *diag)
 
 static int engine_start(struct daemon *d, struct diag *diag)
 {
-    uint32_t n_pages = d->config.kv_positions / KV_PAGE;
+    uint32_t n_pages = pages_for(d->config.kv_positions);
     struct cpu_backend_opt opt = {
         .n_pages = n_pages,
         .rows_max = d->config.chunk_rows + d->config.running_max,
@@ -643,7 +646,7 @@ static int stats_start(struct daemon *d, struct diag *diag)
         return err;
     }
     tkr_stats_put(&d->stats.page->threads, team_size(d->team));
-    tkr_stats_put(&d->stats.page->kv_pages_total, d->config.kv_positions / KV_PAGE);
+    tkr_stats_put(&d->stats.page->kv_pages_total, pages_for(d->config.kv_positions));
     tkr_stats_put(&d->stats.page->io, TKR_STATS_IO_URING_FUTEX);
     tkr_stats_set_model(&d->stats, d->model->name, d->model->hash, d->kernels->name);
     return 0;

@@ -117,6 +117,11 @@ class Daemon:
     def descriptors(self):
         return len(os.listdir("/proc/%d/fd" % self.process.pid))
 
+    def rss(self):
+        """Resident bytes."""
+        with open("/proc/%d/statm" % self.process.pid, encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
     def wait_end(self, limit_s=WAIT_S_MAX):
         return self.process.wait(limit_s)
 

@@ -287,7 +287,7 @@ def a_cancel_ends_a_request_once_wherever_it_is_and_others_do_not_change():
         for request in (decoding, prefilling, *more):
             client.cancel(request)
             client.cancel(request)              # twice
-        client.finish()
+        client.finish(*sent)
         assert all(a.done == 1 for a in (decoding, prefilling, *more))
         assert {a.status for a in (decoding, *more)} == {"CANCELLED"}
         assert prefilling.status in ("CANCELLED", "OK")
@@ -307,23 +307,49 @@ def a_cancel_ends_a_request_once_wherever_it_is_and_others_do_not_change():
 
 @test
 def thousands_of_random_submits_and_cancels_leave_no_page():
-    rng = random.Random(20)
+    rng, sent = random.Random(20), []
     with Wire(shared().socket) as client:
-        for _ in range(2000):
-            if len(client.live) < 12:
-                answer = client.submit(ids=[rng.randrange(3, N_VOCAB) for _ in range(rng.randrange(1, 90))],
-                                       max_tokens=rng.choice((0, 1, 5, 30, wire.NO_LIMIT)), flags=IGNORE_EOS)
-            else:
+        while len(sent) < 2000:
+            sent.append(client.submit(ids=[rng.randrange(3, N_VOCAB) for _ in range(rng.randrange(1, 90))],
+                                      max_tokens=rng.choice((0, 1, 5, 30, wire.NO_LIMIT)), flags=IGNORE_EOS))
+            client.take()
+            if len(client.live) == 12:      # as many as run and wait: room before the next
                 victim = rng.choice(list(client.live.values()))
                 client.cancel(victim)
-            client.take()
-        answers = list(client.live.values())
-        for answer in answers:
+                client.finish(victim)
+        for answer in list(client.live.values()):
             client.cancel(answer)
-        client.finish(*answers)
+        client.finish(*sent)
+    ends = [[a.status for a in sent].count(status) for status in ("OK", "CANCELLED")]
+    note("%d ended OK, %d CANCELLED" % tuple(ends))
+    assert sum(ends) == len(sent) and min(ends) > 200, ends
     until("every page back", lambda: shared().stats()["kv_pages"]["used"] == 0)
     stats = shared().stats()
     assert stats["requests"]["running"] == 0 and stats["requests"]["queued"] == 0, stats
+
+
+@test
+def a_pool_that_ends_inside_a_page_serves_its_whole_context():
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=256))
+        with Daemon(model=path, config={"kv_positions": 100, "ctx": 100}) as daemon, Wire(daemon.socket) as client:
+            answer = client.ask(ids=[5] * 99, max_tokens=wire.NO_LIMIT, flags=IGNORE_EOS)
+            assert (answer.status, len(answer.ids)) == ("OK", 1), (answer.status, answer.ids)
+
+
+@test
+def hundreds_of_short_prompts_at_once_take_little_memory():
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=256))
+        with Daemon(model=path) as daemon, Wire(daemon.socket, sq_log2=8, max_inflight=256) as one, \
+                Wire(daemon.socket, sq_log2=8, max_inflight=256) as two:
+            before = daemon.rss()
+            sent = [(client, client.submit(text=b"one two three", max_tokens=1))
+                    for _ in range(250) for client in (one, two)]
+            for client, answer in sent:
+                client.finish(answer)
+            # 500 prompts of 13 bytes. One page of 4 KiB for each of the ten arrays of a request is 20 MB.
+            assert daemon.rss() - before < 200e6, (before, daemon.rss())
 
 
 @test
