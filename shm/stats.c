@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,8 +111,7 @@ int tkr_stats_create(struct tkr_stats_file *ret_file, const char *path, const ch
         err = -errno;
         goto fail;
     }
-    ret_file->page = page;
-    ret_file->fd = fd;
+    *ret_file = (struct tkr_stats_file){.page = page, .fd = fd};
     return 0;
 
 fail:
@@ -150,10 +150,71 @@ void tkr_stats_set_state(struct tkr_stats_file *file, enum tkr_stats_state state
     TKR_STORE_RELEASE(&file->page->state, (uint64_t)state);
 }
 
+/* ---- the table of clients --------------------------------------------------------------------- */
+
+#define CLIENT_WORDS (sizeof(struct tkr_stats_client) / sizeof(uint64_t))
+#define STORED_WORD  (offsetof(struct tkr_stats_client, stored_ns) / sizeof(uint64_t))
+#define CLIENT_TRIES 1000 /* a record is written in some 50 ns */
+
+int tkr_stats_add_clients(struct tkr_stats_file *file, uint32_t slots)
+{
+    size_t bytes = (size_t)slots * sizeof(struct tkr_stats_client);
+    void *table;
+    int err;
+
+    if (file->clients || !slots)
+        return -EINVAL;
+    err = -posix_fallocate(file->fd, TKR_PAGE, (off_t)bytes);
+    if (err < 0)
+        return err;
+    table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, TKR_PAGE);
+    if (table == MAP_FAILED)
+        return -errno;
+    file->clients = table;
+    file->client_slots = slots;
+    tkr_stats_put(&file->page->clients_off, TKR_PAGE);
+    /* Release pairs with the acquire in tkr_stats_read_clients(): where it lies is known. */
+    TKR_STORE_RELEASE(&file->page->client_slots, (uint64_t)slots);
+    return 0;
+}
+
+int tkr_stats_put_client(struct tkr_stats_file *file, uint32_t slot,
+                         const struct tkr_stats_client *client, uint64_t now_ns)
+{
+    uint64_t words[CLIENT_WORDS] = {0}, *to;
+    size_t i;
+
+    if (slot >= file->client_slots)
+        return 0;
+    if (client)
+        memcpy(words, client, sizeof words);
+    to = (uint64_t *)(void *)&file->clients[slot];
+    words[STORED_WORD] = TKR_LOAD_RELAXED(&to[STORED_WORD]); /* our own: nobody else may write */
+    for (i = 1; i < CLIENT_WORDS; i++)
+        if (TKR_LOAD_RELAXED(&to[i]) != words[i])
+            break;
+    if (i == CLIENT_WORDS)
+        return 0;
+    words[STORED_WORD] = now_ns;
+    words[0] = TKR_LOAD_RELAXED(&to[0]);
+    TKR_STORE_RELAXED(&to[0], words[0] + 1);
+    /* Release pairs with the acquire fence in client_copy(): who sees a new word sees seq odd. */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    for (i = 1; i < CLIENT_WORDS; i++)
+        TKR_STORE_RELAXED(&to[i], words[i]);
+    /* Release pairs with the acquire of seq in client_copy(): the record is whole. */
+    TKR_STORE_RELEASE(&to[0], words[0] + 2);
+    return 1;
+}
+
 void tkr_stats_close(struct tkr_stats_file *file)
 {
     if (!file->page)
         return;
+    if (file->clients)
+        munmap(file->clients, (size_t)file->client_slots * sizeof *file->clients);
+    file->clients = NULL;
+    file->client_slots = 0;
     tkr_stats_put(&file->page->stopped_ns, clock_read_ns(CLOCK_MONOTONIC));
     tkr_stats_set_state(file, TKR_STATS_GONE);
     munmap(file->page, TKR_PAGE);
@@ -168,51 +229,128 @@ static void page_copy(struct tkr_stats *ret_stats, const struct tkr_stats *page)
     const uint64_t *from = (const uint64_t *)(const void *)page;
     uint64_t words[sizeof *page / sizeof(uint64_t)];
     uint64_t state = TKR_LOAD_ACQUIRE(&page->state);
+    uint64_t slots = TKR_LOAD_ACQUIRE(&page->client_slots); /* pairs with tkr_stats_add_clients() */
     size_t i;
 
     for (i = 0; i < sizeof words / sizeof words[0]; i++)
         words[i] = TKR_LOAD_RELAXED(&from[i]);
     memcpy(ret_stats, words, sizeof words);
     ret_stats->state = state;
+    ret_stats->client_slots = slots;
     ret_stats->version[sizeof ret_stats->version - 1] = '\0';
     ret_stats->model[sizeof ret_stats->model - 1] = '\0';
     ret_stats->cpu_variant[sizeof ret_stats->cpu_variant - 1] = '\0';
 }
 
-int tkr_stats_read(const char *path, struct tkr_stats *ret_stats, int *ret_alive)
+/* Whole, or with an odd seq when its writer died in the middle (or is stopped there). */
+static void client_copy(struct tkr_stats_client *ret_client, const struct tkr_stats_client *client)
+{
+    const uint64_t *from = (const uint64_t *)(const void *)client;
+    uint64_t words[CLIENT_WORDS];
+
+    for (int try = 0; try < CLIENT_TRIES; try++) {
+        uint64_t seq = TKR_LOAD_ACQUIRE(&from[0]); /* pairs with the last store of the writer */
+
+        for (size_t i = 1; i < CLIENT_WORDS; i++)
+            words[i] = TKR_LOAD_RELAXED(&from[i]);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE); /* pairs with the writer's release fence */
+        words[0] = TKR_LOAD_RELAXED(&from[0]);
+        if (words[0] == seq && seq % 2 == 0)
+            break;
+        words[0] |= 1;
+    }
+    memcpy(ret_client, words, sizeof words);
+    ret_client->library[sizeof ret_client->library - 1] = '\0';
+}
+
+static int clients_copy(int fd, uint64_t file_bytes, const struct tkr_stats *stats,
+                        struct tkr_stats_client **ret_clients, uint32_t *ret_n)
+{
+    uint64_t off = stats->clients_off, slots = stats->client_slots;
+    struct tkr_stats_client *clients;
+    void *base;
+    uint32_t n = 0;
+
+    *ret_clients = NULL;
+    *ret_n = 0;
+    if (!slots)
+        return 0;
+    if (off % TKR_PAGE || off > file_bytes || slots > (file_bytes - off) / sizeof *clients ||
+        slots > UINT32_MAX)
+        return -EPROTO;
+    base = mmap(NULL, (size_t)slots * sizeof *clients, PROT_READ, MAP_SHARED, fd, (off_t)off);
+    if (base == MAP_FAILED)
+        return -errno;
+    clients = malloc((size_t)slots * sizeof *clients);
+    if (clients) {
+        for (uint64_t i = 0; i < slots; i++) {
+            client_copy(&clients[n], (const struct tkr_stats_client *)base + i);
+            n += clients[n].id != 0;
+        }
+    }
+    munmap(base, (size_t)slots * sizeof *clients);
+    if (!clients)
+        return -ENOMEM;
+    if (!n) {
+        free(clients);
+        return 0;
+    }
+    *ret_clients = clients;
+    *ret_n = n;
+    return 0;
+}
+
+/* ret_clients: may be NULL. */
+static int file_read(int fd, struct tkr_stats *ret_stats, int *ret_alive,
+                     struct tkr_stats_client **ret_clients, uint32_t *ret_n)
 {
     struct tkr_stats copy;
     struct stat st;
     void *page;
-    int fd, alive, err = 0;
+    int alive, err = 0;
 
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+    if (fstat(fd, &st) < 0)
         return -errno;
-    if (fstat(fd, &st) < 0) {
-        err = -errno;
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size < (off_t)TKR_PAGE) {
-        err = -EPROTO;
-        goto out;
-    }
+    if (!S_ISREG(st.st_mode) || st.st_size < (off_t)TKR_PAGE)
+        return -EPROTO;
     page = mmap(NULL, TKR_PAGE, PROT_READ, MAP_SHARED, fd, 0);
-    if (page == MAP_FAILED) {
-        err = -errno;
-        goto out;
-    }
+    if (page == MAP_FAILED)
+        return -errno;
     /* Asked first: a daemon that ends in order in between is then seen as GONE, never as dead. */
     alive = locked_by_another(fd);
     page_copy(&copy, page);
     munmap(page, TKR_PAGE);
-    if (copy.magic != TKR_STATS_MAGIC || copy.major != TKR_STATS_MAJOR || copy.bytes < sizeof copy) {
-        err = -EPROTO;
-        goto out;
+    if (copy.magic != TKR_STATS_MAGIC || copy.major != TKR_STATS_MAJOR ||
+        copy.bytes < TKR_STATS_BYTES_MINOR_0)
+        return -EPROTO;
+    if (copy.bytes < sizeof copy)
+        copy.clients_off = copy.client_slots = 0;
+    if (ret_clients) {
+        /* The table may have come between two reads of the page; its file has its size before. */
+        err = fstat(fd, &st) < 0 ? -errno : 0;
+        if (err == 0)
+            err = clients_copy(fd, (uint64_t)st.st_size, &copy, ret_clients, ret_n);
     }
+    if (err < 0)
+        return err;
     *ret_stats = copy;
     *ret_alive = alive;
-out:
+    return 0;
+}
+
+int tkr_stats_read_clients(const char *path, struct tkr_stats *ret_stats, int *ret_alive,
+                           struct tkr_stats_client **ret_clients, uint32_t *ret_n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), err;
+
+    if (fd < 0)
+        return -errno;
+    err = file_read(fd, ret_stats, ret_alive, ret_clients, ret_n);
     close(fd);
     return err;
+}
+
+int tkr_stats_read(const char *path, struct tkr_stats *ret_stats, int *ret_alive)
+{
+    return tkr_stats_read_clients(path, ret_stats, ret_alive, NULL, NULL);
 }

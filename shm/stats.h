@@ -11,6 +11,9 @@
  * Fields up to `version` are written before the file gets its name. The text fields after them are
  * complete once state is TKR_STATS_READY. Every other field is one 64-bit word with one writing
  * thread and relaxed stores: each is whole, but two of them may be a moment apart.
+ *
+ * Since minor 1 a table of clients follows at clients_off: a record per place in the daemon's own
+ * table, each behind a sequence word, so that a reader never takes half of one for a whole one.
  */
 #ifndef SHM_STATS_H
 #define SHM_STATS_H
@@ -21,7 +24,7 @@
 
 #define TKR_STATS_MAGIC 0x3154415453524b54ull /* "TKRSTAT1" */
 #define TKR_STATS_MAJOR 1
-#define TKR_STATS_MINOR 0
+#define TKR_STATS_MINOR 1
 #define TKR_STATS_SUFFIX ".stats"
 #define TKR_STATS_STATUSES 32u /* room for enum tkr_status without its retry bit */
 
@@ -71,6 +74,9 @@ struct tkr_stats {
     uint64_t steps, rows; /* rows: of all steps; rows / steps is the mean batch */
     uint64_t step_ns_sum, step_ns_last;
     uint64_t ended[TKR_STATS_STATUSES]; /* by status number: the rejects are here too */
+
+    /* since minor 1 */
+    uint64_t clients_off, client_slots; /* the table; stored last and with release: 0 slots = none */
 };
 TKR_ABI_AT(struct tkr_stats, pid, 0x10);
 TKR_ABI_AT(struct tkr_stats, start_ns, 0x20);
@@ -83,13 +89,64 @@ TKR_ABI_AT(struct tkr_stats, clients, 0xe8);
 TKR_ABI_AT(struct tkr_stats, running, 0x108);
 TKR_ABI_AT(struct tkr_stats, kv_pages_total, 0x140);
 TKR_ABI_AT(struct tkr_stats, ended, 0x170);
-TKR_ABI_ASSERT(sizeof(struct tkr_stats) == 0x270);
+TKR_ABI_AT(struct tkr_stats, clients_off, 0x270);
+TKR_ABI_ASSERT(sizeof(struct tkr_stats) == 0x280);
+#define TKR_STATS_BYTES_MINOR_0 0x270u
+
+enum tkr_stats_client_flags {
+    TKR_STATS_CLIENT_BUSY = 1,     /* has requests */
+    TKR_STATS_CLIENT_STARVED = 2,  /* its completion queue is full: something waits for room */
+    TKR_STATS_CLIENT_DUE = 4,      /* is to be woken */
+    TKR_STATS_CLIENT_UNLOCKED = 8, /* mlock of its memory was refused */
+    TKR_STATS_CLIENT_SOCKET = 16,  /* hang-ups of its socket are waited for */
+    TKR_STATS_CLIENT_PIDFD = 32    /* the end of its process is waited for */
+};
+#define TKR_STATS_TAGS 12u
+
+/* One client. The u8 are bitmaps of its submission queues. */
+struct tkr_stats_client {
+    uint64_t seq; /* odd: it is being written */
+    uint64_t id;  /* number of this attach; 0: nobody */
+    uint32_t pid, uid; /* as the daemon's namespaces see them */
+    char library[32];
+    uint64_t attached_ns, stored_ns; /* CLOCK_MONOTONIC; stored: of the last change of this record */
+    uint8_t n_queues, hot, parked, blocked;
+    uint8_t need_wakeup; /* as last published */
+    uint8_t bells;       /* a wait is armed on the queue's bell */
+    uint16_t flags;      /* enum tkr_stats_client_flags */
+    uint32_t inflight, inflight_max;
+    uint64_t generated, published; /* output tokens: the difference waits for room in its queue */
+    uint64_t slots, rejected;      /* submission slots taken; of these answered with an error at once */
+    uint64_t cancelled, ended;     /* requests; ended counts all */
+    uint64_t lag_max;              /* largest difference of the two that was seen at a store */
+    uint64_t wait;                 /* its wait word as last seen, 0: never */
+    uint32_t cq_pos, cq_head;      /* next completion to write; the client's position as last credited */
+    uint32_t reserved, cq_slots;   /* places kept for terminals; size of the completion queue */
+    uint32_t sq_pos[TKR_NSQ_MAX];  /* next slot to take */
+    uint32_t sq_head[TKR_NSQ_MAX]; /* as last published */
+    uint16_t tags[TKR_STATS_TAGS]; /* of the first requests in flight */
+};
+TKR_ABI_AT(struct tkr_stats_client, pid, 0x10);
+TKR_ABI_AT(struct tkr_stats_client, library, 0x18);
+TKR_ABI_AT(struct tkr_stats_client, attached_ns, 0x38);
+TKR_ABI_AT(struct tkr_stats_client, n_queues, 0x48);
+TKR_ABI_AT(struct tkr_stats_client, inflight, 0x50);
+TKR_ABI_AT(struct tkr_stats_client, generated, 0x58);
+TKR_ABI_AT(struct tkr_stats_client, slots, 0x68);
+TKR_ABI_AT(struct tkr_stats_client, cancelled, 0x78);
+TKR_ABI_AT(struct tkr_stats_client, wait, 0x90);
+TKR_ABI_AT(struct tkr_stats_client, cq_pos, 0x98);
+TKR_ABI_AT(struct tkr_stats_client, sq_pos, 0xa8);
+TKR_ABI_AT(struct tkr_stats_client, tags, 0xe8);
+TKR_ABI_ASSERT(sizeof(struct tkr_stats_client) == 256);
 
 /* ---- the daemon -------------------------------------------------------------------------------- */
 
 struct tkr_stats_file {
     struct tkr_stats *page; /* shared; write with tkr_stats_put() */
     int fd;                 /* carries the lock */
+    struct tkr_stats_client *clients; /* shared; NULL: no table */
+    uint32_t client_slots;
 };
 
 /*
@@ -112,6 +169,14 @@ void tkr_stats_set_model(struct tkr_stats_file *file, const char *name, const ui
                          const char *cpu_variant);
 void tkr_stats_set_state(struct tkr_stats_file *file, enum tkr_stats_state state);
 
+/* Adds the table of clients, once: -ENOSPC and the like leave the file as it was. */
+int tkr_stats_add_clients(struct tkr_stats_file *file, uint32_t slots);
+
+/* Stores a client's record (its seq and stored_ns are ignored), or NULL: nobody is there. Nothing is
+ * written when nothing changed. One thread. 1: the record changed. */
+int tkr_stats_put_client(struct tkr_stats_file *file, uint32_t slot,
+                         const struct tkr_stats_client *client, uint64_t now_ns);
+
 /* An end in order: state GONE. The file stays, for those who ask later. A half-built or zeroed file is allowed. */
 void tkr_stats_close(struct tkr_stats_file *file);
 
@@ -122,6 +187,11 @@ void tkr_stats_close(struct tkr_stats_file *file);
  * -ENOENT: no file; -EPROTO: not a stats file, or of another major version; else -errno.
  */
 int tkr_stats_read(const char *path, struct tkr_stats *ret_stats, int *ret_alive);
+
+/* The same, and the records of those who are attached: *ret_clients is the caller's to free(), NULL
+ * when there are none. A record that its writer left unfinished has an odd seq. Also -ENOMEM. */
+int tkr_stats_read_clients(const char *path, struct tkr_stats *ret_stats, int *ret_alive,
+                           struct tkr_stats_client **ret_clients, uint32_t *ret_n);
 
 /* Field 22 of /proc/PID/stat: 0 and *ret_ticks, *ret_process_state (field 3, a letter); -ESRCH. */
 int tkr_stats_process(uint32_t pid, uint64_t *ret_ticks, char *ret_process_state);

@@ -275,6 +275,165 @@ START_TEST(read_ends_the_text_of_a_file_that_forgot_to)
 }
 END_TEST
 
+static struct tkr_stats_client client_make(uint64_t id)
+{
+    return (struct tkr_stats_client){.id = id,
+                                     .pid = 4321,
+                                     .uid = 1000,
+                                     .library = "libtest 1",
+                                     .n_queues = 1,
+                                     .parked = 1,
+                                     .published = 40,
+                                     .generated = 42,
+                                     .cq_pos = 50};
+}
+
+START_TEST(a_reader_sees_the_clients_that_are_attached_and_only_those)
+{
+    struct tkr_stats_client first = client_make(7), second = client_make(9), *got;
+    struct tkr_stats_file file;
+    struct tkr_stats stats;
+    uint32_t n = 5;
+    int alive;
+
+    ck_assert_int_eq(tkr_stats_create(&file, path, "0.1.0"), 0);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_ptr_null(got);
+    ck_assert_int_eq(tkr_stats_add_clients(&file, 20), 0);
+    ck_assert_int_eq(tkr_stats_add_clients(&file, 20), -EINVAL);
+    ck_assert_int_eq(tkr_stats_put_client(&file, 3, &first, 100), 1);
+    ck_assert_int_eq(tkr_stats_put_client(&file, 19, &second, 101), 1);
+    ck_assert_int_eq(tkr_stats_put_client(&file, 20, &second, 101), 0); /* beyond the table */
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+    ck_assert_uint_eq(n, 2);
+    ck_assert_uint_eq(got[0].id, 7);
+    ck_assert_uint_eq(got[0].pid, 4321);
+    ck_assert_str_eq(got[0].library, "libtest 1");
+    ck_assert_uint_eq(got[0].stored_ns, 100);
+    ck_assert_uint_eq(got[0].seq % 2, 0);
+    ck_assert_uint_eq(got[1].id, 9);
+    free(got);
+    ck_assert_int_eq(tkr_stats_put_client(&file, 3, NULL, 102), 1);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(got[0].id, 9);
+    free(got);
+    tkr_stats_close(&file);
+}
+END_TEST
+
+START_TEST(a_record_that_did_not_change_is_not_written_again)
+{
+    struct tkr_stats_client client = client_make(7);
+    struct tkr_stats_file file;
+    uint64_t seq;
+
+    ck_assert_int_eq(tkr_stats_create(&file, path, "0.1.0"), 0);
+    ck_assert_int_eq(tkr_stats_add_clients(&file, 1), 0);
+    ck_assert_int_eq(tkr_stats_put_client(&file, 0, NULL, 1), 0); /* nobody, as before */
+    ck_assert_int_eq(tkr_stats_put_client(&file, 0, &client, 2), 1);
+    seq = file.clients[0].seq;
+    ck_assert_int_eq(tkr_stats_put_client(&file, 0, &client, 3), 0);
+    ck_assert_uint_eq(file.clients[0].seq, seq);
+    ck_assert_uint_eq(file.clients[0].stored_ns, 2);
+    client.cq_pos++;
+    ck_assert_int_eq(tkr_stats_put_client(&file, 0, &client, 4), 1);
+    ck_assert_uint_eq(file.clients[0].seq, seq + 2);
+    tkr_stats_close(&file);
+}
+END_TEST
+
+START_TEST(a_record_that_its_writer_left_unfinished_is_marked_and_does_not_hang_the_reader)
+{
+    struct tkr_stats_client client = client_make(7), *got;
+    struct tkr_stats_file file;
+    struct tkr_stats stats;
+    uint32_t n;
+    int alive;
+
+    ck_assert_int_eq(tkr_stats_create(&file, path, "0.1.0"), 0);
+    ck_assert_int_eq(tkr_stats_add_clients(&file, 1), 0);
+    tkr_stats_put_client(&file, 0, &client, 2);
+    file.clients[0].seq++; /* as if it were killed after its first store */
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(got[0].seq % 2, 1);
+    free(got);
+    tkr_stats_close(&file);
+}
+END_TEST
+
+/* The writer puts records whose words are all equal; a torn one would have two different ones. */
+START_TEST(a_record_is_never_torn)
+{
+    struct tkr_stats_file file;
+    struct tkr_stats stats;
+    int alive, status;
+    uint32_t whole = 0;
+    pid_t pid;
+
+    ck_assert_int_eq(tkr_stats_create(&file, path, "0.1.0"), 0);
+    ck_assert_int_eq(tkr_stats_add_clients(&file, 1), 0);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        for (uint64_t i = 1;; i++) {
+            struct tkr_stats_client client = {.id = i, .generated = i, .wait = i, .cq_pos = (uint32_t)i};
+
+            tkr_stats_put_client(&file, 0, &client, i);
+        }
+    }
+    while (whole < 2000) {
+        struct tkr_stats_client *got;
+        uint32_t n;
+
+        ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+        if (n && got->seq % 2 == 0) { /* odd: the writer was scheduled away in the middle */
+            ck_assert_uint_eq(got->generated, got->id);
+            ck_assert_uint_eq(got->wait, got->id);
+            ck_assert_uint_eq(got->stored_ns, got->id);
+            ck_assert_uint_eq(got->cq_pos, (uint32_t)got->id);
+            whole++;
+        }
+        free(got);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    tkr_stats_close(&file);
+}
+END_TEST
+
+START_TEST(a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_none)
+{
+    struct tkr_stats liar = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR, .bytes = sizeof liar};
+    struct tkr_stats_client *got = NULL;
+    struct tkr_stats stats;
+    uint32_t n = 5;
+    int alive;
+
+    liar.clients_off = 4096;
+    liar.client_slots = 17; /* the file has room for 16 */
+    file_put(&liar, sizeof liar, 8192);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), -EPROTO);
+    liar.client_slots = UINT64_C(1) << 60;
+    file_put(&liar, sizeof liar, 8192);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), -EPROTO);
+    liar.client_slots = 1;
+    liar.clients_off = UINT64_MAX - 4095;
+    file_put(&liar, sizeof liar, 8192);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), -EPROTO);
+    liar.clients_off = 4100; /* not a page */
+    file_put(&liar, sizeof liar, 8192);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), -EPROTO);
+    ck_assert_int_eq(tkr_stats_read(path, &stats, &alive), 0); /* who does not ask for it need not care */
+    liar.bytes = 0x270; /* of minor 0, as docs/abi.md had it */
+    file_put(&liar, sizeof liar, 8192);
+    ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+    ck_assert_uint_eq(n, 0);
+}
+END_TEST
+
 START_TEST(a_process_that_does_not_exist_is_ESRCH)
 {
     uint64_t ticks = 3;
@@ -306,6 +465,11 @@ int main(void)
     tcase_add_test(tcase, create_says_why_it_cannot);
     tcase_add_test(tcase, read_refuses_what_is_no_stats_file);
     tcase_add_test(tcase, read_ends_the_text_of_a_file_that_forgot_to);
+    tcase_add_test(tcase, a_reader_sees_the_clients_that_are_attached_and_only_those);
+    tcase_add_test(tcase, a_record_that_did_not_change_is_not_written_again);
+    tcase_add_test(tcase, a_record_that_its_writer_left_unfinished_is_marked_and_does_not_hang_the_reader);
+    tcase_add_test(tcase, a_record_is_never_torn);
+    tcase_add_test(tcase, a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_none);
     tcase_add_test(tcase, a_process_that_does_not_exist_is_ESRCH);
     suite_add_tcase(suite, tcase);
     sr = srunner_create(suite);
