@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mem.h"
 #include "runtime/base/team.h"
+#include "runtime/client_stats.h"
 #include "runtime/exec/cpu.h"
 #include "runtime/intake.h"
 #include "runtime/io/io.h"
@@ -45,6 +46,7 @@ struct daemon {
     struct textwork *text;
     struct io *io;
     struct tkr_stats_file stats;
+    struct client_stats *client_stats;
     struct tkr_model_entry entry;
 
     struct intake intake;
@@ -94,6 +96,7 @@ static void job_end(struct daemon *d, uint32_t i)
     struct job *job = &d->jobs[d->alive[i]];
 
     tkr_stats_count_end(&d->stats, (enum tkr_status)job->req->status);
+    client_stats_end(d->client_stats, job);
     sched_request_give(d->sched, job->req);
     io_client_unref(job->client);
     job->client = NULL;
@@ -324,18 +327,20 @@ static void stats_store(struct daemon *d, uint64_t now)
     tkr_stats_put(&page->rows, d->rows);
     tkr_stats_put(&page->step_ns_sum, d->step_ns_sum);
     tkr_stats_put(&page->step_ns_last, d->step_ns_last);
+    client_stats_store(d->client_stats, d->jobs, d->alive, d->n_alive, now);
     d->stats_at_ns = now;
     d->stats_dirty = 0;
     d->stats_clients = ioc.attached + ioc.detached + ioc.refused;
 }
 
 /* A daemon may sleep for hours: what it last stored must be the truth. */
-static int stats_are_old(struct daemon *d)
+static int stats_are_old(struct daemon *d, uint64_t now)
 {
+    uint64_t due = client_stats_due(d->client_stats);
     struct io_counts ioc;
 
     io_counts(d->io, &ioc);
-    return d->stats_dirty || ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
+    return d->stats_dirty || (due && due <= now) || ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
 }
 
 static void step(struct daemon *d)
@@ -358,8 +363,10 @@ static void step(struct daemon *d)
 /* Until when the loop may sleep: the next deadline, a look at a full ring, the end of the drain. 0 = for ever. */
 static uint64_t sleep_until(struct daemon *d, uint64_t now)
 {
-    uint64_t until = sched_expire(d->sched, now);
+    uint64_t until = sched_expire(d->sched, now), figures = client_stats_due(d->client_stats);
 
+    if (figures && (!until || figures < until))
+        until = figures;
     if (d->lagging && (!until || now + LAG_POLL_NS < until))
         until = now + LAG_POLL_NS;
     if (d->draining && (!until || d->drain_until_ns < until))
@@ -438,7 +445,7 @@ static int turn(struct daemon *d)
     if (++d->quiet % QUIET_PASSES)
         return 1;
     now = clock_ns();
-    if (stats_are_old(d))
+    if (stats_are_old(d, now))
         stats_store(d, now);
     io_sleep(d->io, sleep_until(d, now));
     publish_all(d);
@@ -649,7 +656,10 @@ static int stats_start(struct daemon *d, struct diag *diag)
     tkr_stats_put(&d->stats.page->kv_pages_total, pages_for(d->config.kv_positions));
     tkr_stats_put(&d->stats.page->io, TKR_STATS_IO_URING_FUTEX);
     tkr_stats_set_model(&d->stats, d->model->name, d->model->hash, d->kernels->name);
-    return 0;
+    err = client_stats_new(&d->client_stats, d->io, &d->stats);
+    if (err < 0)
+        diag_set(diag, "%s: cannot add the table of clients: %s", path, strerror(-err));
+    return err;
 }
 
 static int path_start(struct daemon *d, struct diag *diag)
@@ -747,6 +757,7 @@ void daemon_free(struct daemon *d)
     sched_free(d->sched);
     sampler_free(d->sampler);
     cpu_backend_free(d->backend);
+    client_stats_free(d->client_stats);
     template_free(d->template);
     model_free(d->model);
     team_free(d->team);

@@ -381,6 +381,7 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
         status = fault(TKR_E_ABORTED, "the daemon stops, submit again to the next one", &what);
     if (status != TKR_OK) {
         client->io->counts.rejected++;
+        client->n_rejected++;
         client_answer(client, sqe, status, what);
     } else if (sqe->op == TKR_OP_NOOP) {
         client_answer(client, sqe, TKR_OK, NULL);

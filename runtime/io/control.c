@@ -341,6 +341,7 @@ static void hello(struct io_client *client, const struct message *m)
         refuse(client, TKR_REFUSED_PEER, 0, 0, "the peer cannot be watched: %s", strerror(-err));
         return;
     }
+    memcpy(client->library, h->library, sizeof client->library);
     grant_of(&client->grant, client, h);
     err = tkr_grant_check(&client->grant);
     if (err == 0)
@@ -424,6 +425,7 @@ static void live(struct io_client *client)
     struct tkr_ready ready = {.head = head_of(TKR_CTL_READY)};
 
     client->state = IO_CLIENT_LIVE;
+    client->attached_ns = clock_ns();
     io->n_half_open--;
     io->n_live++;
     io->counts.attached++;

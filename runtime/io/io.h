@@ -19,6 +19,7 @@
 #include <sys/types.h>
 #include "runtime/base/diag.h"
 #include "shm/abi.h"
+#include "shm/stats.h"
 
 struct io;
 struct io_client; /* lives until on_detach returned and io_client_unref()'d to zero */
@@ -124,6 +125,19 @@ struct io_counts {
     uint64_t attached, refused, detached, slots, rejected, wakes, mlock_failed;
 };
 void io_counts(const struct io *io, struct io_counts *ret);
+
+/* ---- for the operator ------------------------------------------------------------------------ */
+/* Clients have places 0..places-1 while they are attached; id is never reused. */
+uint32_t io_client_places(const struct io *io);
+uint32_t io_client_place(const struct io_client *client);
+uint64_t io_client_id(const struct io_client *client);
+
+/* Tells fn of the places from `from` on, NULL where nobody is, until it saw clients_max of them.
+ * Returns the place after the last one. Only what the transport knows is filled in. */
+typedef void io_report_fn(void *ctx, uint32_t place, struct tkr_stats_client *client);
+uint32_t io_clients_report(const struct io *io, uint32_t from, uint32_t clients_max,
+                           io_report_fn *fn, void *ctx);
+
 const char *io_mode(const struct io *io); /* "io_uring+futex" for the start line */
 
 #endif

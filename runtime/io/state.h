@@ -7,6 +7,7 @@
  *   control.c  the socket: accept, attach, refusals
  *   client.c   one client: checking slots, publishing, tags, bulk memory, the end
  *   notify.c   the waker thread
+ *   report.c   what a client looks like to the operator
  *
  * Everything here belongs to the ring thread but where said.
  */
@@ -112,6 +113,10 @@ struct io_client {
     uint8_t armed_bell, armed_socket, armed_pidfd;
     uint32_t bell_value;
     uint64_t idle_since_ns; /* HOT: last traffic; HELLO and ATTACH: when it was accepted */
+
+    char library[32]; /* what it calls itself; any bytes */
+    uint64_t attached_ns;
+    uint64_t n_rejected; /* slots answered with an error at once */
 
     int socket, pidfd;
     uid_t uid;
