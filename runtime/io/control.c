@@ -578,17 +578,16 @@ void control_run(struct io *io)
 
 void control_expire(struct io *io, uint64_t now)
 {
-    if (io->accept_retry_ns && now >= io->accept_retry_ns)
-        control_accept(io);
-    if (!io->n_half_open)
-        return;
-    for (uint32_t i = 0; i < io->table_max; i++) {
+    for (uint32_t i = 0; io->n_half_open && i < io->table_max; i++) {
         struct io_client *client = io->table[i];
 
         if (client && (client->state == IO_CLIENT_HELLO || client->state == IO_CLIENT_ATTACH) &&
             now - client->idle_since_ns > IO_HALF_OPEN_NS)
             refuse(client, TKR_REFUSED_MESSAGE, IO_HALF_OPEN_NS, 0, "the attach took too long");
     }
+    /* Last, since whom this takes came after now. */
+    if (io->accept_retry_ns && now >= io->accept_retry_ns)
+        control_accept(io);
 }
 
 /* ---- listening ------------------------------------------------------------------------------ */

@@ -230,12 +230,6 @@ void io_busy(struct io *io, int busy)
     io->busy = busy;
 }
 
-void io_control(struct io *io)
-{
-    control_run(io);
-    client_sweep(io);
-}
-
 uint32_t io_pass(struct io *io)
 {
     uint32_t n = 0;
@@ -332,6 +326,18 @@ static int starved_look(struct io *io)
     if (found)
         io->starved_tick_ns = IO_STARVED_TICK_NS;
     return found;
+}
+
+void io_control(struct io *io)
+{
+    control_run(io);
+    /* A caller that always has work never comes to io_sleep(), which sees to these otherwise. */
+    if (io->busy) {
+        control_expire(io, clock_ns());
+        loop_submit(io);
+        starved_look(io);
+    }
+    client_sweep(io);
 }
 
 static void cpu_publish(struct io *io)

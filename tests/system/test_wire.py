@@ -6,6 +6,7 @@ are not there, cancels, deadlines, a full queue. Tiny models, so thousands of to
 
 import math
 import random
+import socket
 import struct
 import time
 
@@ -360,6 +361,42 @@ def a_client_that_does_not_read_loses_nothing_and_stops_nobody():
         for _ in range(3):
             assert other.ask(ids=[9, 8, 7], max_tokens=500, flags=IGNORE_EOS).ids == solo.ids
         assert slow.finish(lazy).status == "OK" and lazy.ids == solo.ids and lazy.text == solo.text
+
+
+@test
+def a_queue_that_was_full_goes_on_while_the_engine_never_rests():
+    with Wire(shared().socket, cq_log2=5, max_inflight=16) as slow, Wire(shared().socket) as other:
+        sent = []
+        for i in range((1 << slow.grant.cq_log2) + 1):     # one more than there is room for answers
+            sent.append(slow.submit(op=NOOP, tag=i % slow.grant.max_inflight))
+            time.sleep(0.001)
+        time.sleep(0.1)                                    # idle: the daemon puts the full queue aside
+        busy = endless(other)
+        until("first ids", lambda: other.take() and busy.ids)
+        slow.finish(*sent)
+        other.take()
+        assert not busy.done, "answered only when the engine was idle again"
+        other.cancel(busy)
+        other.finish(busy)
+
+
+@test
+def connections_that_say_nothing_keep_nobody_out_while_the_engine_never_rests():
+    with Scratch() as scratch:
+        path = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=N_CTX))
+        with Daemon(model=path, config={"clients_max": 2, "kv_positions": 64 * N_CTX}) as daemon, \
+                Wire(daemon.socket, sq_log2=6, max_inflight=64) as other:
+            busy = [endless(other, max_tokens=4000) for _ in range(60)]       # many rows: the steps take seconds
+            until("first ids", lambda: other.take() and busy[-1].ids)
+            silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(30)]
+            for one in silent:
+                one.connect(daemon.socket)
+            for one in silent:
+                one.close()
+            with Wire(daemon.socket) as late:
+                other.take()
+                assert not all(b.done for b in busy), "attached only when the engine was idle again"
+                assert late.ask(op=NOOP).status == "OK"
 
 
 @test
