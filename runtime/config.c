@@ -15,57 +15,61 @@
 #define CONFIG_STRING_MAX 4096
 #define CONFIG_FILE_BYTES_MAX (1 << 20)
 
-static const cyaml_schema_field_t config_fields[] = {
-    CYAML_FIELD_STRING_PTR("model", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct config, model, 1,
-                           CONFIG_STRING_MAX),
-    CYAML_FIELD_STRING_PTR("socket", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct config, socket, 1,
-                           CONFIG_STRING_MAX),
-    CYAML_FIELD_STRING_PTR("cpu", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct config, cpu, 1, 16),
-    CYAML_FIELD_STRING_PTR("socket_mode", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct config,
-                           socket_mode, 1, 8),
-    CYAML_FIELD_UINT("threads", CYAML_FLAG_OPTIONAL, struct config, threads),
-    CYAML_FIELD_UINT("ctx", CYAML_FLAG_OPTIONAL, struct config, ctx),
-    CYAML_FIELD_UINT("running_max", CYAML_FLAG_OPTIONAL, struct config, running_max),
-    CYAML_FIELD_UINT("queued_max", CYAML_FLAG_OPTIONAL, struct config, queued_max),
-    CYAML_FIELD_UINT("kv_positions", CYAML_FLAG_OPTIONAL, struct config, kv_positions),
-    CYAML_FIELD_BOOL("kv_prefault", CYAML_FLAG_OPTIONAL, struct config, kv_prefault),
-    CYAML_FIELD_UINT("chunk_rows", CYAML_FLAG_OPTIONAL, struct config, chunk_rows),
-    CYAML_FIELD_UINT("prompt_bytes_max", CYAML_FLAG_OPTIONAL, struct config, prompt_bytes_max),
-    CYAML_FIELD_UINT("clients_max", CYAML_FLAG_OPTIONAL, struct config, clients_max),
-    CYAML_FIELD_UINT("inflight_max", CYAML_FLAG_OPTIONAL, struct config, inflight_max),
-    CYAML_FIELD_UINT("arena_mib_max", CYAML_FLAG_OPTIONAL, struct config, arena_mib_max),
-    CYAML_FIELD_UINT("bulk_mib_max", CYAML_FLAG_OPTIONAL, struct config, bulk_mib_max),
-    CYAML_FIELD_BOOL("require_mlock", CYAML_FLAG_OPTIONAL, struct config, require_mlock),
-    CYAML_FIELD_UINT("idle_park_us", CYAML_FLAG_OPTIONAL, struct config, idle_park_us),
-    CYAML_FIELD_UINT("drain_s", CYAML_FLAG_OPTIONAL, struct config, drain_s),
-    CYAML_FIELD_END,
+/*
+ * Every setting: name, kind, and for numbers the default and the range. libcyaml hands each value over as text,
+ * since its own numbers take "2.5" for 2 and "1024k" for 1024; number_set() takes whole decimal numbers only.
+ */
+#define SETTINGS(X)                                                                                \
+    X(model, TEXT, 0, 0, 0)                                                                        \
+    X(socket, TEXT, 0, 0, 0)                                                                       \
+    X(cpu, TEXT, 0, 0, 0)                                                                          \
+    X(socket_mode, TEXT, 0, 0, 0)                                                                  \
+    X(threads, NUMBER, 0, 0, 256)                                                                  \
+    X(ctx, NUMBER, 0, 0, 1u << 20)                                                                 \
+    X(running_max, NUMBER, 64, 1, 1024)                                                            \
+    X(queued_max, NUMBER, 500, 1, 65536)                                                           \
+    X(kv_positions, NUMBER, 32768, 64, 1u << 26)                                                   \
+    X(kv_prefault, BOOL, 0, 0, 1)                                                                  \
+    X(chunk_rows, NUMBER, 128, 1, 4096)                                                            \
+    X(prompt_bytes_max, NUMBER, 2u << 20, 64, 64u << 20)                                           \
+    X(clients_max, NUMBER, 4096, 1, 4096)                                                          \
+    X(inflight_max, NUMBER, 256, 1, TKR_INFLIGHT_MAX)                                              \
+    X(arena_mib_max, NUMBER, 16, 1, 1024)                                                          \
+    X(bulk_mib_max, NUMBER, 16, 1, 1024)                                                           \
+    X(require_mlock, BOOL, 0, 0, 1)                                                                \
+    X(idle_park_us, NUMBER, 50, 1, 1000000)                                                        \
+    X(drain_s, NUMBER, 10, 1, 3600)
+
+enum kind {
+    TEXT,   /* char * */
+    NUMBER, /* uint32_t */
+    BOOL    /* int: true or false */
 };
 
-static const cyaml_schema_value_t config_schema = {
-    CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, struct config, config_fields),
-};
-
-/* Each number, its default and its range. */
 struct setting {
     const char *name;
-    size_t offset;
+    enum kind kind;
+    size_t offset; /* in struct config */
     uint32_t preset, min, max;
 };
-#define SETTING(field, preset_, min_, max_) {#field, offsetof(struct config, field), preset_, min_, max_}
-static const struct setting settings[] = {
-    SETTING(threads, 0, 0, 256),
-    SETTING(ctx, 0, 0, 1u << 20),
-    SETTING(running_max, 64, 1, 1024),
-    SETTING(queued_max, 500, 1, 65536),
-    SETTING(kv_positions, 32768, 64, 1u << 26),
-    SETTING(chunk_rows, 128, 1, 4096),
-    SETTING(prompt_bytes_max, 2u << 20, 64, 64u << 20),
-    SETTING(clients_max, 4096, 1, 65536),
-    SETTING(inflight_max, 256, 1, TKR_INFLIGHT_MAX),
-    SETTING(arena_mib_max, 16, 1, 1024),
-    SETTING(bulk_mib_max, 16, 1, 1024),
-    SETTING(idle_park_us, 50, 1, 1000000),
-    SETTING(drain_s, 10, 1, 3600),
+
+#define SETTING(name, kind, preset, min, max) {#name, kind, offsetof(struct config, name), preset, min, max},
+static const struct setting settings[] = {SETTINGS(SETTING)};
+#define N_SETTINGS (sizeof settings / sizeof settings[0])
+
+/* What the file says, as text; NULL: nothing. In the order of `settings`. */
+#define VALUE(name, kind, preset, min, max) char *name;
+struct values {
+    SETTINGS(VALUE)
+};
+
+#define FIELD(name, kind, preset, min, max)                                                        \
+    CYAML_FIELD_STRING_PTR(#name, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct values, name, 0, \
+                           CONFIG_STRING_MAX),
+static const cyaml_schema_field_t value_fields[] = {SETTINGS(FIELD) CYAML_FIELD_END};
+
+static const cyaml_schema_value_t values_schema = {
+    CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, struct values, value_fields),
 };
 
 void config_init(struct config *config)
@@ -80,17 +84,6 @@ void config_fini(struct config *config)
     free(config->cpu);
     free(config->socket_mode);
     memset(config, 0, sizeof *config);
-}
-
-int config_set(char **field, const char *value)
-{
-    char *copy = strdup(value);
-
-    if (!copy)
-        return -ENOMEM;
-    free(*field);
-    *field = copy;
-    return 0;
 }
 
 /* ---- errors of the YAML reader: its first message, and the innermost place of its backtrace ------ */
@@ -129,50 +122,61 @@ static void yaml_log(cyaml_log_t level, void *ctx, const char *format, va_list a
     }
 }
 
-/* The line (from 1) on which a top-level key stands, 0 when it does not. The file's mapping is flat. */
-static unsigned key_line(const char *path, const char *key)
+/* Where a top-level key stands (from 1), the last time it does; line 0: nowhere. The file's mapping is flat. */
+struct place {
+    unsigned line, column;
+};
+
+static struct place key_place(const char *path, const char *key)
 {
     char line[CONFIG_STRING_MAX];
     size_t n = strlen(key);
-    unsigned number = 0, found = 0;
+    struct place place = {0};
+    unsigned number = 0;
     FILE *file = path ? fopen(path, "re") : NULL;
 
     if (!file)
-        return 0;
-    while (!found && fgets(line, sizeof line, file)) {
+        return place;
+    while (fgets(line, sizeof line, file)) {
         const char *text = line + strspn(line, " ");
 
         number++;
-        if (strncmp(text, key, n) == 0 && text[n + strspn(text + n, " ")] == ':')
-            found = number;
+        if (strncmp(text, key, n) != 0 || text[n + strspn(text + n, " ")] != ':')
+            continue;
+        place.line = number;
+        place.column = (unsigned)(text - line) + 1;
     }
     fclose(file);
-    return found;
+    return place;
 }
 
-/* "FILE: line L, column 1: " when the file sets the key, else "setting " */
-static void diag_at(struct diag *diag, const char *path, const char *key, const char *what)
+/* "FILE: line L, column C: KEY: what" when the file has the key, else "setting KEY: what" */
+static int diag_at(struct diag *diag, const char *path, const char *key, const char *what)
 {
-    unsigned line = key_line(path, key);
+    struct place place = key_place(path, key);
 
-    if (line)
-        diag_set(diag, "%s: line %u, column 1: %s: %s", path, line, key, what);
+    if (path && place.line)
+        diag_set(diag, "%s: line %u, column %u: %s: %s", path, place.line, place.column, key, what);
     else
         diag_set(diag, "setting %s: %s", key, what);
+    return -EINVAL;
 }
 
-/* libcyaml's place for an unknown key is that of the key before it: look the key up. */
+/* libcyaml's place for an unknown or repeated key is that of the key before it: look the key up. */
 static void diag_yaml(struct diag *diag, const char *path, const struct yaml_error *error, const char *fallback)
 {
-    static const char unknown[] = "Unexpected key: ";
+    static const char *const about_a_key[] = {"Unexpected key: ", "Mapping field already seen: "};
     const char *what = error->what[0] ? error->what : fallback;
-    unsigned line = error->line, column = error->column;
+    struct place place = {.line = error->line, .column = error->column};
 
-    if (strncmp(what, unknown, sizeof unknown - 1) == 0 && key_line(path, what + sizeof unknown - 1)) {
-        line = key_line(path, what + sizeof unknown - 1);
-        column = 1;
+    for (size_t i = 0; i < sizeof about_a_key / sizeof about_a_key[0]; i++) {
+        size_t n = strlen(about_a_key[i]);
+
+        if (strncmp(what, about_a_key[i], n) == 0 && key_place(path, what + n).line)
+            place = key_place(path, what + n);
     }
-    diag_set(diag, "%s: line %u, column %u: %s", path, line ? line : 1, column ? column : 1, what);
+    diag_set(diag, "%s: line %u, column %u: %s", path, place.line ? place.line : 1,
+             place.column ? place.column : 1, what);
 }
 
 static int file_check(const char *path, struct diag *diag)
@@ -180,23 +184,106 @@ static int file_check(const char *path, struct diag *diag)
     struct stat st;
 
     if (stat(path, &st) < 0) {
-        diag_set(diag, "%s: cannot open the configuration: %s", path, strerror(errno));
-        return -errno;
+        int err = -errno;
+
+        diag_set(diag, "%s: cannot open the configuration: %s", path, strerror(-err));
+        return err;
     }
     if (!S_ISREG(st.st_mode) || st.st_size > CONFIG_FILE_BYTES_MAX) {
-        diag_set(diag, "%s: a configuration is a regular file of at most %d bytes", path,
-                 CONFIG_FILE_BYTES_MAX);
+        diag_set(diag, "%s: a configuration is a regular file of at most %d bytes", path, CONFIG_FILE_BYTES_MAX);
         return -EINVAL;
     }
     return 0;
 }
 
-static void config_move(struct config *to, struct config *from)
+/* libcyaml reads the first document and forgets the rest. */
+static int one_document(const char *path, struct diag *diag)
 {
-    config_fini(to);
-    *to = *from;
-    memset(from, 0, sizeof *from);
+    char line[CONFIG_STRING_MAX];
+    unsigned number = 0, found = 0;
+    int begun = 0;
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return -errno;
+    while (!found && fgets(line, sizeof line, file)) {
+        int marker = strncmp(line, "---", 3) == 0 || strncmp(line, "...", 3) == 0;
+
+        number++;
+        if (marker && begun)
+            found = number;
+        else if (!marker && line[strspn(line, " \t\r\n")] != '\0' && line[strspn(line, " ")] != '#')
+            begun = 1;
+    }
+    fclose(file);
+    if (!found)
+        return 0;
+    diag_set(diag, "%s: line %u, column 1: one document only", path, found);
+    return -EINVAL;
 }
+
+/* ---- values ------------------------------------------------------------------------------------- */
+
+static int number_set(const struct setting *s, const char *text, uint32_t *ret, const char *path, struct diag *diag)
+{
+    char what[256], *end = NULL;
+    unsigned long value;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end)
+        snprintf(what, sizeof what, "'%.64s' is not a whole number", text);
+    else if (errno || value < s->min || value > s->max)
+        snprintf(what, sizeof what, "%.64s is outside %u .. %u", text, s->min, s->max);
+    else {
+        *ret = (uint32_t)value;
+        return 0;
+    }
+    return diag_at(diag, path, s->name, what);
+}
+
+static int text_set(char **field, const char *value)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return -ENOMEM;
+    free(*field);
+    *field = copy;
+    return 0;
+}
+
+static int value_set(struct config *config, const struct setting *s, const char *text, const char *path,
+                     struct diag *diag)
+{
+    void *field = (char *)config + s->offset;
+
+    switch (s->kind) {
+    case TEXT:
+        if (!text[0])
+            return diag_at(diag, path, s->name, "is empty");
+        return text_set(field, text);
+    case NUMBER:
+        config->given |= 1u << (s - settings);
+        return number_set(s, text, field, path, diag);
+    default:
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+            return diag_at(diag, path, s->name, "expected true or false");
+        *(int *)field = text[0] == 't';
+        return 0;
+    }
+}
+
+int config_set(struct config *config, const char *name, const char *value, struct diag *diag)
+{
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        if (strcmp(settings[i].name, name) == 0)
+            return value_set(config, &settings[i], value, NULL, diag);
+    diag_set(diag, "no setting is called %s", name);
+    return -EINVAL;
+}
+
+_Static_assert(N_SETTINGS <= 32, "config.given has a bit for each");
 
 int config_read(struct config *config, const char *path, struct diag *diag)
 {
@@ -207,43 +294,30 @@ int config_read(struct config *config, const char *path, struct diag *diag)
         .log_level = CYAML_LOG_ERROR,
         .mem_fn = cyaml_mem,
     };
-    struct config *read = NULL;
-    cyaml_err_t err;
-    int rc = file_check(path, diag);
+    struct values *values = NULL;
+    cyaml_err_t status;
+    int err = file_check(path, diag);
 
-    if (rc < 0)
-        return rc;
-    err = cyaml_load_file(path, &cyaml, &config_schema, (cyaml_data_t **)&read, NULL);
-    if (err != CYAML_OK) {
-        diag_yaml(diag, path, &error, cyaml_strerror(err));
+    if (err == 0)
+        err = one_document(path, diag);
+    if (err < 0)
+        return err;
+    status = cyaml_load_file(path, &cyaml, &values_schema, (cyaml_data_t **)&values, NULL);
+    if (status != CYAML_OK) {
+        diag_yaml(diag, path, &error, cyaml_strerror(status));
         return -EINVAL;
     }
-    if (!read)
-        return 0; /* an empty file sets nothing */
-    config_move(config, read);
-    free(read);
-    return 0;
-}
+    for (size_t i = 0; values && i < N_SETTINGS && err == 0; i++) {
+        const char *text = ((char *const *)(const void *)values)[i];
 
-/* ---- defaults and ranges ------------------------------------------------------------------------ */
-
-static int numbers_finish(struct config *config, const char *path, struct diag *diag)
-{
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        const struct setting *s = &settings[i];
-        uint32_t *value = (uint32_t *)((char *)config + s->offset);
-        char what[128];
-
-        if (!*value && !key_line(path, s->name))
-            *value = s->preset;
-        if (*value >= s->min && *value <= s->max)
-            continue;
-        snprintf(what, sizeof what, "%u is outside %u .. %u", *value, s->min, s->max);
-        diag_at(diag, path, s->name, what);
-        return -EINVAL;
+        if (text)
+            err = value_set(config, &settings[i], text, path, diag);
     }
-    return 0;
+    cyaml_free(&cyaml, &values_schema, values, 0);
+    return err;
 }
+
+/* ---- defaults ----------------------------------------------------------------------------------- */
 
 static int mode_finish(struct config *config, const char *path, struct diag *diag)
 {
@@ -251,30 +325,29 @@ static int mode_finish(struct config *config, const char *path, struct diag *dia
     char *end;
     unsigned long mode = strtoul(text, &end, 8);
 
-    if (!isdigit((unsigned char)text[0]) || *end || mode > 0777) {
-        diag_at(diag, path, "socket_mode", "expected an octal mode such as \"0660\"");
-        return -EINVAL;
-    }
+    if (!isdigit((unsigned char)text[0]) || *end || mode > 0777)
+        return diag_at(diag, path, "socket_mode", "expected an octal mode such as \"0660\"");
     config->socket_mode_bits = (uint32_t)mode;
     return 0;
 }
 
 int config_finish(struct config *config, const char *path, struct diag *diag)
 {
-    int err = numbers_finish(config, path, diag);
+    int err;
 
-    if (err < 0)
-        return err;
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        uint32_t *value = (uint32_t *)(void *)((char *)config + settings[i].offset);
+
+        /* What the command line set is not zero. */
+        if (settings[i].kind == NUMBER && *value == 0 && !(config->given & 1u << i))
+            *value = settings[i].preset;
+    }
     err = mode_finish(config, path, diag);
     if (err < 0)
         return err;
-    if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0) {
-        diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
-        return -EINVAL;
-    }
-    if (config->ctx > config->kv_positions) {
-        diag_at(diag, path, "ctx", "larger than kv_positions: one request would not fit the pool");
-        return -EINVAL;
-    }
+    if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
+        return diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
+    if (config->ctx > config->kv_positions)
+        return diag_at(diag, path, "ctx", "larger than kv_positions: one request would not fit the pool");
     return 0;
 }

@@ -33,6 +33,7 @@ struct config {
     uint32_t idle_park_us;    /* a silent queue is polled for so long */
     uint32_t drain_s;         /* running requests may finish for so long after SIGTERM */
 
+    uint32_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */
     uint32_t socket_mode_bits;    /* parsed from socket_mode */
 };
@@ -46,7 +47,7 @@ int config_read(struct config *config, const char *path, struct diag *diag);
 /* Fills defaults in for what is not set and checks ranges; path (may be NULL) is the file to point into. */
 int config_finish(struct config *config, const char *path, struct diag *diag);
 
-/* Replaces a string setting (command line over file): -ENOMEM. */
-int config_set(char **field, const char *value);
+/* Sets one by name, as the file would: -EINVAL with diag, -ENOMEM. The command line comes after the file, and so wins. */
+int config_set(struct config *config, const char *name, const char *value, struct diag *diag);
 
 #endif

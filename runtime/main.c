@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenringd - serves one language model to the processes of this host through shared memory. */
 #include <argp.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +14,11 @@ const char *argp_program_version = "tokenringd " TKR_VERSION;
 
 enum {
     KEY_MODEL = 256,
-    KEY_CONFIG,
     KEY_SOCKET,
     KEY_THREADS,
     KEY_CPU,
     KEY_CTX,
+    KEY_CONFIG,
     KEY_CHECK
 };
 
@@ -34,46 +33,26 @@ static const struct argp_option options[] = {
     {0},
 };
 
+/* Settings of the command line by key; they are applied after the file's. */
+static const char *const setting_names[] = {
+    [KEY_MODEL - 256] = "model", [KEY_SOCKET - 256] = "socket", [KEY_THREADS - 256] = "threads",
+    [KEY_CPU - 256] = "cpu",     [KEY_CTX - 256] = "ctx",
+};
+#define N_KEYS (sizeof setting_names / sizeof setting_names[0])
+
 struct arguments {
-    const char *model, *config, *socket, *cpu;
-    unsigned threads, ctx;
+    const char *config;
+    const char *values[N_KEYS];
     int check;
 };
-
-static unsigned number(struct argp_state *state, const char *name, const char *text)
-{
-    char *end;
-    unsigned long value;
-
-    errno = 0;
-    value = strtoul(text, &end, 10);
-    if (errno || *end || end == text || text[0] == '-' || value == 0 || value > 1u << 20)
-        argp_error(state, "--%s: '%s' is not a number in 1 .. 1048576", name, text);
-    return (unsigned)value;
-}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct arguments *args = state->input;
 
     switch (key) {
-    case KEY_MODEL:
-        args->model = arg;
-        return 0;
     case KEY_CONFIG:
         args->config = arg;
-        return 0;
-    case KEY_SOCKET:
-        args->socket = arg;
-        return 0;
-    case KEY_THREADS:
-        args->threads = number(state, "threads", arg);
-        return 0;
-    case KEY_CPU:
-        args->cpu = arg;
-        return 0;
-    case KEY_CTX:
-        args->ctx = number(state, "ctx", arg);
         return 0;
     case KEY_CHECK:
         args->check = 1;
@@ -82,7 +61,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "unexpected argument '%s'", arg);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        if (key < 256 || key >= 256 + (int)N_KEYS)
+            return ARGP_ERR_UNKNOWN;
+        args->values[key - 256] = arg;
+        return 0;
     }
 }
 
@@ -91,19 +73,10 @@ static int settings(struct config *config, const struct arguments *args, struct 
 {
     int err = args->config ? config_read(config, args->config, diag) : 0;
 
-    if (err == 0 && args->model)
-        err = config_set(&config->model, args->model);
-    if (err == 0 && args->socket)
-        err = config_set(&config->socket, args->socket);
-    if (err == 0 && args->cpu)
-        err = config_set(&config->cpu, args->cpu);
-    if (err < 0)
-        return err;
-    if (args->threads)
-        config->threads = args->threads;
-    if (args->ctx)
-        config->ctx = args->ctx;
-    return config_finish(config, args->config, diag);
+    for (size_t i = 0; i < N_KEYS && err == 0; i++)
+        if (args->values[i])
+            err = config_set(config, setting_names[i], args->values[i], diag);
+    return err < 0 ? err : config_finish(config, args->config, diag);
 }
 
 static struct daemon *running;

@@ -87,8 +87,8 @@ static void setup(void)
     is_test_thread = 1;
     snprintf(socket_path, sizeof socket_path, "/tmp/tkr-noalloc-%d", (int)getpid());
     config_init(&config);
-    ck_assert_int_eq(config_set(&config.model, model_path), 0);
-    ck_assert_int_eq(config_set(&config.socket, socket_path), 0);
+    ck_assert_int_eq(config_set(&config, "model", model_path, &diag), 0);
+    ck_assert_int_eq(config_set(&config, "socket", socket_path, &diag), 0);
     config.threads = 2;
     config.running_max = 4; /* so that requests wait, and some are refused */
     config.queued_max = 4;

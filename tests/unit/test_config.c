@@ -143,6 +143,54 @@ START_TEST(a_mode_that_is_not_octal_is_refused)
 }
 END_TEST
 
+START_TEST(numbers_are_whole_decimal_numbers)
+{
+    static const char *const bad[] = {"2.5", "1024k", "1e3", "0x10", "-1", "+1", "\"\"", "2 3", "ten"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "threads: 1\nqueued_max: %s\n", bad[i]);
+        teardown();
+        setup();
+        ck_assert_msg(read_text(text) == -EINVAL, "%s", bad[i]);
+        diag_says("line 2, column 1: queued_max");
+    }
+}
+END_TEST
+
+START_TEST(a_number_beyond_any_range_is_refused)
+{
+    ck_assert_int_eq(read_text("queued_max: 99999999999999999999\n"), -EINVAL);
+    diag_says("is outside 1 .. 65536");
+}
+END_TEST
+
+START_TEST(a_switch_is_true_or_false)
+{
+    ck_assert_int_eq(read_text("kv_prefault: maybe\n"), -EINVAL);
+    diag_says("line 1, column 1: kv_prefault: expected true or false");
+    teardown();
+    setup();
+    ck_assert_int_eq(read_text("kv_prefault: false\n"), 0);
+    ck_assert_int_eq(config.kv_prefault, 0);
+}
+END_TEST
+
+START_TEST(a_second_document_is_refused)
+{
+    ck_assert_int_eq(read_text("---\nthreads: 1\n---\nthreads: 2\n"), -EINVAL);
+    diag_says("line 3, column 1: one document only");
+}
+END_TEST
+
+START_TEST(a_key_that_stands_twice_is_refused)
+{
+    ck_assert_int_eq(read_text("threads: 1\nthreads: 2\n"), -EINVAL);
+    diag_says("line 2, column 1: ");
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     ck_assert_int_eq(config_read(&config, "/nonexistent/x.yaml", &diag), -ENOENT);
@@ -177,6 +225,11 @@ int main(void)
     tcase_add_test(tc, an_unknown_cpu_variant_is_refused);
     tcase_add_test(tc, a_context_larger_than_the_pool_is_refused);
     tcase_add_test(tc, a_mode_that_is_not_octal_is_refused);
+    tcase_add_test(tc, numbers_are_whole_decimal_numbers);
+    tcase_add_test(tc, a_number_beyond_any_range_is_refused);
+    tcase_add_test(tc, a_switch_is_true_or_false);
+    tcase_add_test(tc, a_second_document_is_refused);
+    tcase_add_test(tc, a_key_that_stands_twice_is_refused);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, a_folder_is_not_a_configuration);
     suite_add_tcase(suite, tc);
