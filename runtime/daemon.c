@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <systemd/sd-daemon.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
@@ -28,7 +29,7 @@
 #include "runtime/textwork.h"
 #include "shm/stats.h"
 
-#define LAG_POLL_NS 1000000u          /* a full ring is looked at again so often; clients ring no bell for it yet */
+#define DRAIN_TICK_NS 1000000u        /* of the last publishing */
 #define QUIET_PASSES 16u
 #define STATS_NS 50000000u            /* while busy, figures are stored so often; and before the daemon falls asleep */
 #define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
@@ -59,6 +60,7 @@ struct daemon {
     int in_step;
     int lagging;              /* some output waits for room in its ring */
     int draining;
+    int aborting;             /* the drain limit has passed */
     uint32_t quiet;           /* passes without traffic */
     uint64_t drain_until_ns;
     uint64_t stats_at_ns;
@@ -145,11 +147,11 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
         .user = sqe->user,
         .status = TKR_E_OVERLOADED,
         .retry_after_ns = sched_retry_after_ns(d->sched),
-        .have = d->n_slots,
-        .want = (uint64_t)d->n_slots + 1,
+        .have = d->config.queued_max,
+        .want = (uint64_t)d->config.queued_max + 1,
     };
 
-    snprintf(result.message, sizeof result.message, "queue full (%u waiting), retry after retry_after_ns",
+    snprintf(result.message, sizeof result.message, "the queue is full (%u wait), retry after retry_after_ns",
              d->config.queued_max);
     result.stamp[TKR_STAMP_SEEN] = seen_ns;
     result.stamp[TKR_STAMP_DONE] = clock_ns();
@@ -266,6 +268,12 @@ static void prompt_ready(struct daemon *d, struct job *job, uint64_t now)
         sched_submit(d->sched, req, now);
 }
 
+static void abort_one(struct daemon *d, struct request *req, uint64_t now)
+{
+    snprintf(req->message, sizeof req->message, "the daemon stops, submit again to the next one");
+    sched_end(d->sched, req, END_ABORTED, now);
+}
+
 /* Between steps: jobs whose prompt is ready go to the scheduler. Returns how many. */
 static uint32_t hand_over(struct daemon *d)
 {
@@ -278,7 +286,9 @@ static uint32_t hand_over(struct daemon *d)
         if (!job)
             break;
         now = clock_ns();
-        if (job->req->cancel)
+        if (d->aborting)
+            abort_one(d, job->req, now);
+        else if (job->req->cancel)
             sched_end(d->sched, job->req, END_CANCELLED, now);
         else if (job->text_error)
             text_failed(d, job);
@@ -298,8 +308,10 @@ static void on_barrier(void *arg)
 {
     struct daemon *d = arg;
 
-    if (d->in_step)
-        io_pass(d->io);
+    if (!d->in_step)
+        return;
+    io_pass(d->io);
+    tkr_stats_put(&d->stats.page->heartbeat_ns, clock_ns()); /* a long step is no hung one */
 }
 
 static void stats_store(struct daemon *d, uint64_t now)
@@ -360,15 +372,13 @@ static void step(struct daemon *d)
         stats_store(d, end);
 }
 
-/* Until when the loop may sleep: the next deadline, a look at a full ring, the end of the drain. 0 = for ever. */
+/* Until when the loop may sleep: the next deadline, the end of the drain. 0 = for ever. io looks after full rings. */
 static uint64_t sleep_until(struct daemon *d, uint64_t now)
 {
     uint64_t until = sched_expire(d->sched, now), figures = client_stats_due(d->client_stats);
 
     if (figures && (!until || figures < until))
         until = figures;
-    if (d->lagging && (!until || now + LAG_POLL_NS < until))
-        until = now + LAG_POLL_NS;
     if (d->draining && (!until || d->drain_until_ns < until))
         until = d->drain_until_ns;
     return until;
@@ -379,26 +389,24 @@ static void drain_begin(struct daemon *d)
     d->draining = 1;
     d->drain_until_ns = clock_ns() + (uint64_t)d->config.drain_s * 1000000000u;
     io_drain(d->io);
+    sd_notify(0, "STOPPING=1");
     tkr_stats_set_state(&d->stats, TKR_STATS_DRAIN);
     log_line(LOG_INFO, "draining requests=%u limit_s=%u", d->n_alive, d->config.drain_s);
 }
 
-/* The drain limit: whoever still runs gets a final ABORTED. Jobs with the text worker are waited for. */
+/* The drain limit: whoever still runs gets a final ABORTED; who is with the text worker, when he comes back from it. */
 static uint32_t drain_abort(struct daemon *d)
 {
     uint32_t aborted = 0;
     uint64_t now = clock_ns();
 
+    d->aborting = 1;
     for (uint32_t i = 0; i < d->n_alive; i++) {
         struct request *req = d->jobs[d->alive[i]].req;
 
-        if (req->state == REQUEST_QUEUED || req->state == REQUEST_RUNNING) {
-            snprintf(req->message, sizeof req->message, "the daemon stops, submit again to the next one");
-            sched_end(d->sched, req, END_ABORTED, now);
-            aborted++;
-        } else if (req->state == REQUEST_TEXT) {
-            req->cancel = 1;
-        }
+        if (req->state == REQUEST_QUEUED || req->state == REQUEST_RUNNING)
+            abort_one(d, req, now);
+        aborted += req->state != REQUEST_ENDED || req->status == END_ABORTED;
     }
     return aborted;
 }
@@ -413,7 +421,7 @@ static void drain_publish(struct daemon *d)
         hand_over(d);
         publish_all(d);
         if (d->n_alive)
-            io_sleep(d->io, clock_ns() + LAG_POLL_NS);
+            io_sleep(d->io, clock_ns() + DRAIN_TICK_NS);
     }
     io_pass(d->io);
 }
@@ -452,7 +460,7 @@ static int turn(struct daemon *d)
     return 1;
 }
 
-int daemon_run(struct daemon *d)
+void daemon_run(struct daemon *d)
 {
     uint32_t aborted;
 
@@ -463,7 +471,6 @@ int daemon_run(struct daemon *d)
     stats_store(d, clock_ns());
     io_gone(d->io);
     log_line(LOG_INFO, "stopped aborted=%u", aborted);
-    return aborted != 0;
 }
 
 void daemon_stop(struct daemon *d)
@@ -528,9 +535,9 @@ static int model_start(struct daemon *d, struct diag *diag)
     if (err < 0)
         return err;
     if (d->model->n_ctx > d->config.kv_positions) {
-        diag_set(diag, "%s: context of %u positions, the KV pool has %u: set ctx or kv_positions", d->config.model,
-                 d->model->n_ctx, d->config.kv_positions);
-        return -EINVAL;
+        log_line(LOG_WARN, "context=%u the model's %u do not fit kv_positions", d->config.kv_positions,
+                 d->model->n_ctx);
+        d->model->n_ctx = d->config.kv_positions;
     }
     if (d->model->chat_template) {
         err = template_new(&d->template, d->model->chat_template, d->model->vocab, diag);
@@ -574,20 +581,21 @@ static int engine_start(struct daemon *d, struct diag *diag)
                         d->n_slots, text_done, d, diag);
 }
 
-/* A chunk of prefill and one decode row, so that code, weights and activations are resident before READY. */
-static void warm_up(struct daemon *d)
+/* A chunk of prefill and one decode row. */
+static int warm_up_engine(struct daemon *d)
 {
     uint32_t rows = d->config.chunk_rows < d->model->n_ctx ? d->config.chunk_rows : d->model->n_ctx;
     uint32_t n_pages = pages_for(rows);
     uint32_t *tokens = calloc(rows, sizeof *tokens);
     uint32_t *pages = calloc(n_pages, sizeof *pages);
     struct step_seq seq = {.n_rows = rows, .pages = pages};
-    uint32_t last = rows - 1;
+    uint32_t last = rows - 1, id;
     struct step step = {.n_rows = rows, .tokens = tokens, .n_seqs = 1, .seqs = &seq, .n_logits = 1, .logit_rows = &last};
+    struct sampling sampling = {.temperature = 1.0f, .top_p = 0.9f};
     const float *logits;
-    int bad;
+    int bad, err = tokens && pages ? 0 : -ENOMEM;
 
-    if (tokens && pages) {
+    if (err == 0) {
         for (uint32_t i = 0; i < n_pages; i++)
             pages[i] = i;
         d->backend->forward(d->backend->self, &step, &logits);
@@ -596,9 +604,39 @@ static void warm_up(struct daemon *d)
         last = 0;
         d->backend->forward(d->backend->self, &step, &logits);
         d->backend->argmax(d->backend->self, logits, &bad);
+        sampler_pick(d->sampler, logits, &sampling, 0, &id);
     }
     free(tokens);
     free(pages);
+    return err;
+}
+
+/* A few words through the tokenizer of the ring thread. */
+static void warm_up_text(struct daemon *d)
+{
+    static const char words[] = "The quick brown fox, 123.";
+    struct request req = {.op = REQUEST_TOKENIZE};
+    struct job *job = &d->jobs[0];
+
+    memcpy(job->text, words, sizeof words - 1);
+    job->n_text = sizeof words - 1;
+    job->data_kind = TKR_DATA_TEXT;
+    job->req = &req;
+    textwork_run(d->text, job);
+    job->req = NULL;
+}
+
+/* Code, weights, tables and activations are resident before READY: the first request costs what the tenth does. */
+static int warm_up(struct daemon *d, struct diag *diag)
+{
+    int err = warm_up_engine(d);
+
+    if (err < 0) {
+        diag_set(diag, "cannot warm up: %s", strerror(-err));
+        return err;
+    }
+    warm_up_text(d);
+    return 0;
 }
 
 static void entry_fill(struct daemon *d)
@@ -662,18 +700,21 @@ static int stats_start(struct daemon *d, struct diag *diag)
     return err;
 }
 
+/* --socket or the file, else TOKENRING_SOCKET, else the default places. */
 static int path_start(struct daemon *d, struct diag *diag)
 {
-    if (!d->config.socket) {
+    const char *path = d->config.socket ? d->config.socket : getenv("TOKENRING_SOCKET");
+
+    if (!path || !path[0]) {
         int err = socket_path_default(d->socket_path, sizeof d->socket_path, diag);
 
         if (err < 0)
             return err;
-    } else if (strlen(d->config.socket) >= sizeof d->socket_path - sizeof TKR_STATS_SUFFIX) {
-        diag_set(diag, "%s: socket path is too long", d->config.socket);
+    } else if (strlen(path) >= sizeof d->socket_path - sizeof TKR_STATS_SUFFIX) {
+        diag_set(diag, "%s: socket path is too long", path);
         return -ENAMETOOLONG;
     } else {
-        strcpy(d->socket_path, d->config.socket);
+        strcpy(d->socket_path, path);
     }
     /* Before the model is loaded, which takes a while; io_listen() looks again. */
     if (socket_path_in_use(d->socket_path)) {
@@ -695,7 +736,9 @@ static int start(struct daemon *d, struct diag *diag)
     err = engine_start(d, diag);
     if (err < 0)
         return err;
-    warm_up(d);
+    err = warm_up(d, diag);
+    if (err < 0)
+        return err;
     entry_fill(d);
     err = transport_start(d, diag);
     if (err < 0)

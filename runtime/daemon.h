@@ -19,8 +19,8 @@ struct daemon;
  * the same thread: the io_uring has one issuer. */
 int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag);
 
-/* Serves until daemon_stop(), then drains: 0, or 1 when the drain limit aborted requests. */
-int daemon_run(struct daemon *daemon);
+/* Serves until daemon_stop(), then drains. */
+void daemon_run(struct daemon *daemon);
 
 /* Async-signal-safe. */
 void daemon_stop(struct daemon *daemon);

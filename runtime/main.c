@@ -81,20 +81,30 @@ static int settings(struct config *config, const struct arguments *args, struct 
 
 static struct daemon *running;
 
-static void on_signal(int number_)
+static void on_signal(int number)
 {
-    (void)number_;
-    if (running)
-        daemon_stop(running);
-    else
-        _Exit(0); /* still loading: nothing to drain */
+    (void)number;
+    daemon_stop(running);
 }
 
-static void signals_set(void)
+static void signals_mask(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(how, &set, NULL);
+}
+
+/* SIGTERM and SIGINT wait while the daemon starts (its threads inherit that, so only this one gets them) and are for
+ * daemon_stop() while it runs. */
+static void signals_hold(void)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
 
+    signals_mask(SIG_BLOCK);
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
@@ -102,17 +112,17 @@ static void signals_set(void)
 
 static int serve(const struct config *config, struct diag *diag)
 {
-    struct daemon *daemon;
-    int err = daemon_new(&daemon, config, diag);
+    int err;
 
+    signals_hold();
+    err = daemon_new(&running, config, diag);
     if (err < 0)
         return err;
-    running = daemon;
     sd_notify(0, "READY=1");
-    daemon_run(daemon);
-    sd_notify(0, "STOPPING=1");
-    running = NULL;
-    daemon_free(daemon);
+    signals_mask(SIG_UNBLOCK);
+    daemon_run(running);
+    signals_mask(SIG_BLOCK); /* a second one has nothing more to stop */
+    daemon_free(running);
     return 0;
 }
 
@@ -129,10 +139,8 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     config_init(&config);
     err = settings(&config, &args, &diag);
-    if (err == 0 && !args.check) {
-        signals_set();
+    if (err == 0 && !args.check)
         err = serve(&config, &diag);
-    }
     if (err < 0)
         log_line(LOG_ERROR, "%s", diag.text[0] ? diag.text : "out of memory");
     else if (args.check)

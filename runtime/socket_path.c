@@ -57,10 +57,11 @@ int socket_path_in_use(const char *path)
     if (n >= sizeof addr.sun_path)
         return 0;
     memcpy(addr.sun_path, path, n);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    /* Non-blocking: one that is stopped, with a full backlog, is in use as well. */
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return 0;
-    used = connect(fd, (const struct sockaddr *)&addr, sizeof addr) == 0;
+    used = connect(fd, (const struct sockaddr *)&addr, sizeof addr) == 0 || errno == EAGAIN;
     close(fd);
     return used;
 }
