@@ -23,7 +23,7 @@ def start_ticks(pid):
         return int(stat.read().rsplit(")", 1)[1].split()[19])  # field 22 of proc(5)
 
 
-def page(state, pid=None, magic=b"TKRSTAT1", major=1, started_s=100.0, stopped_s=None):
+def page(state, pid=None, magic=b"TKRSTAT1", major=1, started_s=100.0, stopped_s=None, silent_s=60.0, running=0):
     """The first page of a stats file, by offset."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     start = now - int(started_s * 1e9)
@@ -33,9 +33,9 @@ def page(state, pid=None, magic=b"TKRSTAT1", major=1, started_s=100.0, stopped_s
     struct.pack_into("<QQQ", out, 0x18, start_ticks(pid), start, int(time.time() - started_s))
     struct.pack_into("<16s80s32s16s", out, 0x30, b"0.1.0", b"SmolLM2-135M-Instruct", MODEL_HASH, b"avx512")
     stopped = start + int(stopped_s * 1e9) if stopped_s else 0
-    struct.pack_into("<QQQQQ", out, 0xC0, state, start + 40 * 10**9, stopped, 2, 1)
+    struct.pack_into("<QQQQQ", out, 0xC0, state, now - int(silent_s * 1e9), stopped, 2, 1)
     struct.pack_into("<QQQQ", out, 0xE8, 3, 120, 5, 0)
-    struct.pack_into("<QQQQQ", out, 0x108, 2, 1, 117, 4, 6)
+    struct.pack_into("<QQQQQ", out, 0x108, running, 1, 117, 4, 6)
     struct.pack_into("<QQQQ", out, 0x130, 5120, 7424, 512, 64)
     struct.pack_into("<QQQQ", out, 0x150, 1000, 2500, 4_000_000_000, 3_900_000)
     struct.pack_into("<7Q", out, 0x170, 117, 0, 0, 0, 1, 5, 4)  # OK, .., DEADLINE, OVERLOADED, CANCELLED
@@ -82,7 +82,7 @@ def a_ready_daemon_is_exit_0_and_json_has_every_promised_figure(folder):
     assert 99 < got.pop("uptime_s") < 1000
     want = {
         "state": "ready", "pid": os.getpid(), "clients": 3,
-        "requests": {"running": 2, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6},
+        "requests": {"running": 0, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6},
         "kv_pages": {"total": 512, "used": 64}, "model": "SmolLM2-135M-Instruct",
         "model_hash": MODEL_HASH.hex(), "cpu_variant": "avx512", "threads": 2,
         "tokens": {"prompt": 5120, "output": 7424}, "io": "io_uring futex",
@@ -103,7 +103,7 @@ def the_text_names_the_model_the_state_and_the_figures(folder):
         code, out, _ = ringstat("--once", "--socket", daemon.socket)
     assert code == 0, code
     for part in ("ready", "SmolLM2-135M-Instruct", "000102030405", "avx512, 2 threads",
-                 "running 2  queued 1  finished 117  cancelled 4  failed 6", "OVERLOADED 5",
+                 "running 0  queued 1  finished 117  cancelled 4  failed 6", "OVERLOADED 5",
                  "in 5120  out 7424", "mean 4.00 ms  last 3.90 ms  rows a step 2.5", "64 of 512 used (12 %)"):
         assert part in out, (part, out)
     assert max(map(len, out.splitlines())) <= 80, out
@@ -180,7 +180,8 @@ def the_socket_comes_from_the_environment_in_the_documented_order(folder):
 
 
 def wrong_usage_is_exit_2(_folder):
-    for args in ((), ("--once", "--nonsense"), ("--once", "extra")):
+    for args in (("--once", "--nonsense"), ("--once", "extra"), ("--json", "--csv"), ("-i", "0"), ("-i", "x"),
+                 ("-i", "nan"), ("--screen", "nothing"), ("--json", "--screen", "ring")):
         code, out, err = ringstat(*args)
         assert code == 2 and not out and err, (args, code, out, err)
 
@@ -192,7 +193,103 @@ def figures_that_cannot_be_written_are_exit_2(folder):
     assert run.returncode == 2 and "cannot write" in run.stderr, run
 
 
+def client(ident, pid, uid=1000, library=b"libtest 1.0", seq=2, generated=50, published=48):
+    """A record of the table of clients, by offset: shm/stats.h."""
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    out = bytearray(256)
+    struct.pack_into("<QQII32sQQ", out, 0x00, seq, ident, pid, uid, library, now - 10 * 10**9, now)
+    struct.pack_into("<6BHII", out, 0x48, 2, 1, 2, 0, 2, 2, 1 | 2, 3, 64)
+    struct.pack_into("<QQQQQQQQ", out, 0x58, generated, published, 700, 5, 4, 30, 9, 1 << 63 | 812)
+    struct.pack_into("<IIII", out, 0x98, 811, 555, 3, 256)
+    struct.pack_into("<2I", out, 0xA8, 700, 41)
+    struct.pack_into("<2I", out, 0xC8, 700, 41)
+    struct.pack_into("<3H", out, 0xE8, 7, 9, 11)
+    return bytes(out)
+
+
+def page_with_clients(*records):
+    out = bytearray(page(READY))
+    struct.pack_into("<HHI", out, 0x08, 1, 1, 0x280)
+    struct.pack_into("<QQ", out, 0x270, 4096, len(records))
+    return bytes(out) + b"".join(records)
+
+
+def the_clients_are_in_json_with_their_raw_indices(folder):
+    records = [client(7, 811), bytes(256), client(9, 4711, library=b"\xff" * 32, seq=3)]
+    with Daemon(folder, page_with_clients(*records)) as daemon:
+        got = once_json(daemon)[1]["client_list"]
+    assert len(got) == 2, got
+    # The second one's writer died in the middle, and its name is no text.
+    assert (got[1]["id"], got[1]["whole"], got[1]["library"]) == (9, False, "?" * 31), got[1]
+    assert 9 < got[0].pop("age_s") < 1000
+    assert got[0] == {
+        "id": 7, "pid": 811, "uid": 1000, "library": "libtest 1.0", "whole": True,
+        "requests": {"inflight": 3, "inflight_max": 64, "ended": 30, "cancelled": 4, "slots": 700, "rejected": 5},
+        "tokens": {"generated": 50, "published": 48, "lag": 2, "lag_max": 9},
+        "cq": {"pos": 811, "head": 555, "slots": 256, "reserved": 3, "wait_pos": 812, "wait_asleep": True,
+               "starved": True},
+        "socket_armed": False, "pidfd_armed": False, "tags": [7, 9, 11],
+        "queues": [{"state": "hot", "sq_pos": 700, "sq_head": 700, "need_wakeup": False, "bell_armed": False},
+                   {"state": "parked", "sq_pos": 41, "sq_head": 41, "need_wakeup": True, "bell_armed": True}],
+    }, got[0]
+
+
+def the_screens_can_be_printed_once_and_fit_80_columns(folder):
+    with Daemon(folder, page_with_clients(client(7, 811), client(8, 4194304, uid=65534))) as daemon:
+        for screen, parts in (("top", ("kv pages", "LIBRARY", "libtest 1.0", "811")),
+                              ("clients", ("1/1!", "48", "libtest 1.0", "4194304")),
+                              ("ring", ("0H", "1P", "700", "812", "7,9,11"))):
+            code, out, _ = ringstat("--once", "--screen", screen, "--socket", daemon.socket)
+            assert code == 0, code
+            for part in parts:
+                assert part in out, (screen, part, out)
+            assert max(map(len, out.splitlines())) <= 80, out
+
+
+def work_without_a_sign_of_life_is_hung_and_exit_1(folder):
+    with Daemon(folder, page(READY, silent_s=12.0, running=2)) as daemon:
+        code, got = once_json(daemon)
+        _, out, _ = ringstat("--once", "--socket", daemon.socket)
+    assert (code, got["state"]) == (1, "hung"), (code, got)
+    assert "no sign of life for 12." in out and "2 running" in out, out
+    with Daemon(folder, page(READY, silent_s=1.0, running=2)) as daemon:
+        assert once_json(daemon)[1]["state"] == "ready"
+
+
+def csv_is_a_header_and_a_line_with_as_many_fields(folder):
+    with Daemon(folder, page(READY)) as daemon:
+        code, out, _ = ringstat("--once", "--csv", "--socket", daemon.socket)
+    assert code == 0, code
+    head, line = (text.split(",") for text in out.splitlines())
+    row = dict(zip(head, line))
+    assert len(head) == len(line) == 23, (head, line)
+    assert (row["state"], row["finished"], row["output_tokens"], row["kv_pages_total"]) == \
+        ("ready", "117", "7424", "512"), row
+
+
+def csv_goes_on_with_a_line_an_interval(folder):
+    with Daemon(folder, page(READY)) as daemon:
+        with subprocess.Popen([RINGSTAT, "--csv", "-i", "0.05", "--socket", daemon.socket], text=True,
+                              stdout=subprocess.PIPE) as run:
+            lines = [run.stdout.readline() for _ in range(4)]
+            run.kill()
+    assert lines[0].startswith("unix_s,state,"), lines
+    assert all(line.split(",")[1] == "ready" for line in lines[1:]), lines
+
+
+def without_a_terminal_it_says_so_and_shows_the_figures_once(folder):
+    with Daemon(folder, page(READY)) as daemon:
+        code, out, err = ringstat("--socket", daemon.socket)
+    assert code == 0 and "finished 117" in out and "no terminal" in err, (code, out, err)
+
+
 TESTS = [
+    the_clients_are_in_json_with_their_raw_indices,
+    the_screens_can_be_printed_once_and_fit_80_columns,
+    work_without_a_sign_of_life_is_hung_and_exit_1,
+    csv_is_a_header_and_a_line_with_as_many_fields,
+    csv_goes_on_with_a_line_an_interval,
+    without_a_terminal_it_says_so_and_shows_the_figures_once,
     a_ready_daemon_is_exit_0_and_json_has_every_promised_figure,
     json_is_one_line,
     the_text_names_the_model_the_state_and_the_figures,

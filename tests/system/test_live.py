@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ringstat live, on a terminal, beside a real daemon: keys, moving numbers, resizing, a stopped and a killed daemon."""
+
+import os
+import re
+import signal
+
+import wire
+from harness import Daemon, Scratch, main, program, ringstat, test, tokenring, until
+import make_gguf      # harness has put tests/tools on the path
+from terminal import Terminal
+from wire import Wire
+
+
+class Live:
+    """A daemon with a tiny model, and ringstat on a terminal that looks at it."""
+
+    def __init__(self, rows=24, columns=80):
+        self.rows, self.columns = rows, columns
+
+    def __enter__(self):
+        self.scratch = Scratch().__enter__()
+        model = self.scratch.file("tiny.gguf", make_gguf.make_bytes(layers=1, embd=64, heads=1, kv_heads=1, ffn=64,
+                                                                    ctx=512))
+        self.daemon = Daemon(model=model).__enter__()
+        self.screen = Terminal(self.scratch, [program("ringstat"), "-s", self.daemon.socket, "-i", "0.1"],
+                               self.rows, self.columns)
+        return self.daemon, self.screen
+
+    def __exit__(self, *_):
+        self.screen.__exit__()
+        self.daemon.__exit__()
+        self.scratch.__exit__()
+
+
+@test
+def the_keys_switch_the_screens_and_q_ends_it():
+    with Live() as (daemon, screen):
+        screen.until(r"pid %d .* ready" % daemon.process.pid)
+        screen.press("c")
+        screen.until(r"sorted by pid")
+        screen.until(r"nobody is attached")
+        screen.press("s")
+        screen.until(r"sorted by inflight")
+        screen.press("S")
+        screen.until(r"inflight, turned")
+        screen.press("r")
+        screen.until(r"SQ_POS +SQ_HEAD")
+        screen.press("\t")
+        screen.until(r"kv pages")
+        screen.press("h")
+        screen.until(r"PgUp")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+@test
+def numbers_move_while_requests_run():
+    with Live() as (daemon, screen):
+        screen.until(r"finished 0")
+        assert tokenring(daemon, "run", "--raw", "--max-tokens", "20", "hello")[0] == 0
+        screen.until(r"finished 1 ")
+        screen.until(r"out [1-9]\d*  ")
+        assert tokenring(daemon, "run", "--raw", "--max-tokens", "20", "hello")[0] == 0
+        screen.until(r"finished 2 ")
+
+
+@test
+def an_attached_client_has_a_line_with_its_pid_its_library_and_its_raw_indices():
+    with Live() as (daemon, screen):
+        screen.press("c")
+        with Wire(daemon.socket) as client:
+            screen.until(r"%d +%d \S" % (os.getpid(), os.getuid()))
+            for _ in range(3):
+                assert client.ask(op=wire.NOOP).status == "OK"
+            screen.press("r")
+            screen.until(r"%d 0P +3 +3 +1 +3 " % os.getpid())  # three slots taken, three answers, parked again
+        screen.until(r"nobody is attached")
+
+
+@test
+def refused_slots_are_counted_for_the_client_that_sent_them():
+    with Live() as (daemon, _):
+        with Wire(daemon.socket) as client:
+            assert client.ask(op=17).status == "UNSUPPORTED"
+
+            def rejected():
+                clients = daemon.stats()["client_list"]
+                return clients and clients[0]["requests"]["rejected"] == 1
+            until("one refused slot", rejected)
+
+
+@test
+def it_follows_the_size_of_the_terminal():
+    with Live(rows=30, columns=120) as (_, screen):
+        screen.until(r"q quit")
+        for rows, columns in ((24, 80), (8, 40), (3, 20), (50, 200)):
+            screen.resize(rows, columns)
+            screen.press("c")
+
+            def footer_is_last():
+                return re.match(r" t top", screen.text().split("\n")[rows - 1])
+            until("a footer in line %d" % rows, footer_is_last)
+
+
+@test
+def a_stopped_daemon_is_shown_as_paused_and_goes_on():
+    with Live() as (daemon, screen):
+        screen.until(r"ready")
+        daemon.process.send_signal(signal.SIGSTOP)
+        screen.until(r"paused")
+        assert "no sign of life for" in screen.text()
+        daemon.process.send_signal(signal.SIGCONT)
+        screen.until(r"pid %d .* ready" % daemon.process.pid)
+
+
+@test
+def a_killed_daemon_is_dead_and_its_last_figures_stay():
+    with Live() as (daemon, screen):
+        assert tokenring(daemon, "run", "--raw", "--max-tokens", "20", "hello")[0] == 0
+        screen.until(r"finished 1 ")
+        daemon.process.kill()
+        daemon.process.wait()
+        text = screen.until(r"dead")
+        assert "finished 1 " in text and "last figures" in text, text
+        screen.press("q")
+        assert screen.end() == 0
+
+
+@test
+def a_daemon_that_is_started_again_is_found():
+    with Live() as (daemon, screen):
+        screen.until(r"pid %d .* ready" % daemon.process.pid)
+        daemon.stop()
+        screen.until(r"stopped")
+        daemon.start()
+        screen.until(r"pid %d .* ready" % daemon.process.pid)
+
+
+@test
+def the_end_of_the_terminal_ends_it():
+    with Live() as (_, screen):
+        screen.until(r"ready")
+        os.kill(screen.pid, signal.SIGHUP)
+        assert screen.end() == 0
+
+
+@test
+def an_unknown_terminal_gets_the_figures_once():
+    with Live() as (daemon, _):
+        with Scratch() as scratch:
+            with Terminal(scratch, ["/usr/bin/env", "TERM=nonesuch", program("ringstat"), "-s",
+                                    daemon.socket], columns=200) as other:
+                other.until(r"cannot show it")
+                other.until(r"kv pages")
+                assert other.end() == 0
+        assert ringstat(daemon.socket)[0] == 0
+
+
+if __name__ == "__main__":
+    main()
