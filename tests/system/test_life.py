@@ -10,6 +10,7 @@ import time
 
 from harness import (WAIT_S_MAX, Daemon, Scratch, ask, client, default_model, load, main, note, program, refused,
                      ringstat, test, until)
+import make_gguf      # harness has put tests/tools on the path
 
 GONE_S_MAX = 1.0        # a killed daemon is reported within a second (CASES.md 40)
 SLACK_S = 1.0           # for starting to look on a busy machine
@@ -36,7 +37,7 @@ def a_valid_configuration_passes_the_check():
 def a_wrong_setting_is_reported_with_file_line_and_column():
     for text, place, name in (
             ("threads: 2\nthreds: 3\n", "line 2, column 1", "threds"),
-            ("running_max: 4\nqueued_max: many\n", "line 2, column 13", "many"),
+            ("running_max: 4\nqueued_max: many\n", "line 2, column 1: queued_max", "many"),
             ("threads: 2\n\nkv_positions: 1\n", "line 3, column 1", "kv_positions"),
             ("threads: 2\ncpu: sse9\n", "line 2, column 1", "cpu"),
             ("threads: 2\n  drain_s: [\n", "line", None),
@@ -53,6 +54,11 @@ def a_missing_configuration_or_model_is_refused_by_its_name():
         done = subprocess.run([program("tokenringd"), option, "/nonexistent/file"], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WAIT_S_MAX)
         assert done.returncode > 0 and "/nonexistent/file" in done.stdout, done.stdout
+
+
+def tiny_model(scratch, ctx):
+    """Path of a model that loads in no time and says nothing sensible."""
+    return scratch.file("tiny.gguf", make_gguf.make_bytes(layers=1, embd=64, heads=1, kv_heads=1, ffn=64, ctx=ctx))
 
 
 class Streaming:
@@ -72,6 +78,35 @@ class Streaming:
     def messages(self):
         with open(self.path + ".err", encoding="utf-8", errors="replace") as stream:
             return stream.read()
+
+
+@test
+def daemon_client_and_ringstat_meet_at_tokenring_socket():
+    with Scratch() as scratch:
+        socket = os.path.join(scratch.path, "here")
+        env = dict(os.environ, TOKENRING_SOCKET=socket)
+        daemon = subprocess.Popen([program("tokenringd"), "--model", tiny_model(scratch, 64)], env=env,
+                                  stderr=subprocess.DEVNULL)
+        try:
+            look = lambda: subprocess.run([program("ringstat"), "--once"], env=env, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.DEVNULL, timeout=WAIT_S_MAX).returncode == 0
+            until("ready", look)
+            done = subprocess.run([program("tokenring"), "models"], env=env, stdout=subprocess.PIPE,
+                                  timeout=WAIT_S_MAX)
+            assert done.returncode == 0 and b"tiny" in done.stdout, done.stdout
+        finally:
+            daemon.terminate()
+            assert daemon.wait(WAIT_S_MAX) == 0
+        assert not os.path.exists(socket), "the socket file is left behind"
+
+
+@test
+def a_context_larger_than_the_pool_is_cut_to_it_with_a_visible_line():
+    with Scratch() as scratch:
+        with Daemon(model=tiny_model(scratch, 256), config={"kv_positions": 128}) as daemon:
+            assert "context=128" in daemon.log(), daemon.log()
+            done = ask(daemon, "--raw", prompt="a b", n_max=500)
+            assert done["prompt_tokens"] + done["completion_tokens"] <= 128, done
 
 
 @test
