@@ -12,12 +12,13 @@
 
 #include "shm/abi.h"
 
-#define CONFIG_STRING_MAX 4096
+#define CONFIG_STRING_MAX     4096
 #define CONFIG_FILE_BYTES_MAX (1 << 20)
 
 /*
- * Every setting: name, kind, and for numbers the default and the range. libcyaml hands each value over as text,
- * since its own numbers take "2.5" for 2 and "1024k" for 1024; number_set() takes whole decimal numbers only.
+ * Every setting: name, kind, and for numbers the default and the range. libcyaml hands each value
+ * over as text, since its own numbers take "2.5" for 2 and "1024k" for 1024; number_set() takes
+ * whole decimal numbers only.
  */
 #define SETTINGS(X)                                                                                \
     X(model, TEXT, 0, 0, 0)                                                                        \
@@ -53,7 +54,8 @@ struct setting {
     uint32_t preset, min, max;
 };
 
-#define SETTING(name, kind, preset, min, max) {#name, kind, offsetof(struct config, name), preset, min, max},
+#define SETTING(name, kind, preset, min, max)                                                      \
+    {#name, kind, offsetof(struct config, name), preset, min, max},
 static const struct setting settings[] = {SETTINGS(SETTING)};
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -64,8 +66,8 @@ struct values {
 };
 
 #define FIELD(name, kind, preset, min, max)                                                        \
-    CYAML_FIELD_STRING_PTR(#name, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct values, name, 0, \
-                           CONFIG_STRING_MAX),
+    CYAML_FIELD_STRING_PTR(#name, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct values, name,   \
+                           0, CONFIG_STRING_MAX),
 static const cyaml_schema_field_t value_fields[] = {SETTINGS(FIELD) CYAML_FIELD_END};
 
 static const cyaml_schema_value_t values_schema = {
@@ -86,15 +88,15 @@ void config_fini(struct config *config)
     memset(config, 0, sizeof *config);
 }
 
-/* ---- errors of the YAML reader: its first message, and the innermost place of its backtrace ------ */
+/* ---- errors of the YAML reader: its first message, and the innermost place of its backtrace -- */
 
 struct yaml_error {
     char what[256];
     unsigned line, column;
 };
 
-__attribute__((format(printf, 3, 0)))
-static void yaml_log(cyaml_log_t level, void *ctx, const char *format, va_list args)
+__attribute__((format(printf, 3, 0))) static void yaml_log(cyaml_log_t level, void *ctx,
+                                                           const char *format, va_list args)
 {
     struct yaml_error *error = ctx;
     char text[256];
@@ -122,7 +124,8 @@ static void yaml_log(cyaml_log_t level, void *ctx, const char *format, va_list a
     }
 }
 
-/* Where a top-level key stands (from 1), the last time it does; line 0: nowhere. The file's mapping is flat. */
+/* Where a top-level key stands (from 1), the last time it does; line 0: nowhere. The file's
+ * mapping is flat. */
 struct place {
     unsigned line, column;
 };
@@ -163,7 +166,8 @@ static int diag_at(struct diag *diag, const char *path, const char *key, const c
 }
 
 /* libcyaml's place for an unknown or repeated key is that of the key before it: look the key up. */
-static void diag_yaml(struct diag *diag, const char *path, const struct yaml_error *error, const char *fallback)
+static void diag_yaml(struct diag *diag, const char *path, const struct yaml_error *error,
+                      const char *fallback)
 {
     static const char *const about_a_key[] = {"Unexpected key: ", "Mapping field already seen: "};
     const char *what = error->what[0] ? error->what : fallback;
@@ -190,7 +194,8 @@ static int file_check(const char *path, struct diag *diag)
         return err;
     }
     if (!S_ISREG(st.st_mode) || st.st_size > CONFIG_FILE_BYTES_MAX) {
-        diag_set(diag, "%s: a configuration is a regular file of at most %d bytes", path, CONFIG_FILE_BYTES_MAX);
+        diag_set(diag, "%s: a configuration is a regular file of at most %d bytes", path,
+                 CONFIG_FILE_BYTES_MAX);
         return -EINVAL;
     }
     return 0;
@@ -222,9 +227,10 @@ static int one_document(const char *path, struct diag *diag)
     return -EINVAL;
 }
 
-/* ---- values ------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
-static int number_set(const struct setting *s, const char *text, uint32_t *ret, const char *path, struct diag *diag)
+static int number_set(const struct setting *s, const char *text, uint32_t *ret, const char *path,
+                      struct diag *diag)
 {
     char what[256], *end = NULL;
     unsigned long value;
@@ -253,8 +259,8 @@ static int text_set(char **field, const char *value)
     return 0;
 }
 
-static int value_set(struct config *config, const struct setting *s, const char *text, const char *path,
-                     struct diag *diag)
+static int value_set(struct config *config, const struct setting *s, const char *text,
+                     const char *path, struct diag *diag)
 {
     void *field = (char *)config + s->offset;
 
@@ -317,7 +323,7 @@ int config_read(struct config *config, const char *path, struct diag *diag)
     return err;
 }
 
-/* ---- defaults ----------------------------------------------------------------------------------- */
+/* ---- defaults -------------------------------------------------------------------------------- */
 
 static int mode_finish(struct config *config, const char *path, struct diag *diag)
 {
@@ -348,6 +354,7 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
     if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
         return diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
     if (config->ctx > config->kv_positions)
-        return diag_at(diag, path, "ctx", "larger than kv_positions: one request would not fit the pool");
+        return diag_at(diag, path, "ctx",
+                       "larger than kv_positions: one request would not fit the pool");
     return 0;
 }

@@ -2,8 +2,8 @@
 /*
  * config.h - the daemon's settings: defaults, then the YAML file, then the command line.
  *
- * Every setting has a range and a reason in systemd/tokenringd.yaml. Unknown keys are refused; an error
- * names the file, line and column.
+ * Every setting has a range and a reason in systemd/tokenringd.yaml. Unknown keys are refused; an
+ * error names the file, line and column.
  */
 #ifndef RUNTIME_CONFIG_H
 #define RUNTIME_CONFIG_H
@@ -13,25 +13,25 @@
 #include "runtime/base/diag.h"
 
 struct config {
-    char *model;              /* path of the GGUF file */
-    char *socket;             /* path; NULL: config_default_socket() */
-    char *cpu;                /* auto, ref, avx2, avx512 */
-    char *socket_mode;        /* octal, "0600" */
-    uint32_t threads;         /* engine threads, the leader included; 0: all allowed CPUs */
-    uint32_t ctx;             /* positions of one request; 0: what the model says, at most kv_positions */
-    uint32_t running_max;     /* requests in the batch */
-    uint32_t queued_max;      /* requests that wait for it */
-    uint32_t kv_positions;    /* positions in the KV pool, all requests together */
-    int kv_prefault;          /* touch and lock the pool at start */
-    uint32_t chunk_rows;      /* prefill rows of one step */
+    char *model;       /* path of the GGUF file */
+    char *socket;      /* path; NULL: TOKENRING_SOCKET, else socket_path_default() */
+    char *cpu;         /* auto, ref, avx2, avx512 */
+    char *socket_mode; /* octal, "0600" */
+    uint32_t threads;  /* engine threads, the leader included; 0: all allowed CPUs */
+    uint32_t ctx;      /* positions of one request; 0: what the model says, at most kv_positions */
+    uint32_t running_max;      /* requests in the batch */
+    uint32_t queued_max;       /* requests that wait for it */
+    uint32_t kv_positions;     /* positions in the KV pool, all requests together */
+    int kv_prefault;           /* touch and lock the pool at start */
+    uint32_t chunk_rows;       /* prefill rows of one step */
     uint32_t prompt_bytes_max; /* text of one prompt */
     uint32_t clients_max;
-    uint32_t inflight_max;    /* requests of one client */
-    uint32_t arena_mib_max;   /* request arena of one client */
-    uint32_t bulk_mib_max;    /* bulk results of one client */
-    int require_mlock;        /* refuse clients whose memory cannot be locked */
-    uint32_t idle_park_us;    /* a silent queue is polled for so long */
-    uint32_t drain_s;         /* running requests may finish for so long after SIGTERM */
+    uint32_t inflight_max;  /* requests of one client */
+    uint32_t arena_mib_max; /* request arena of one client */
+    uint32_t bulk_mib_max;  /* bulk results of one client */
+    int require_mlock;      /* refuse clients whose memory cannot be locked */
+    uint32_t idle_park_us;  /* a silent queue is polled for so long */
+    uint32_t drain_s;       /* running requests may finish for so long after SIGTERM */
 
     uint32_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */
@@ -44,10 +44,12 @@ void config_fini(struct config *config);
 /* Reads the file into fields: -EINVAL or -errno with diag "FILE: line L, column C: what". */
 int config_read(struct config *config, const char *path, struct diag *diag);
 
-/* Fills defaults in for what is not set and checks ranges; path (may be NULL) is the file to point into. */
+/* Fills defaults in for what is not set and checks ranges; path (may be NULL) is the file to
+ * point into. */
 int config_finish(struct config *config, const char *path, struct diag *diag);
 
-/* Sets one by name, as the file would: -EINVAL with diag, -ENOMEM. The command line comes after the file, and so wins. */
+/* Sets one by name, as the file would: -EINVAL with diag, -ENOMEM. The command line comes after
+ * the file, and so wins. */
 int config_set(struct config *config, const char *name, const char *value, struct diag *diag);
 
 #endif

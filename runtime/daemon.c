@@ -29,10 +29,12 @@
 #include "runtime/textwork.h"
 #include "shm/stats.h"
 
-#define DRAIN_TICK_NS 1000000u        /* of the last publishing */
-#define QUIET_PASSES 16u
-#define STATS_NS 50000000u            /* while busy, figures are stored so often; and before the daemon falls asleep */
-#define TEXT_KEEP_BYTES (256u << 10)  /* prompt memory beyond this goes back to the system after tokenising */
+#define DRAIN_TICK_NS 1000000u /* of the last publishing */
+#define QUIET_PASSES  16u
+#define STATS_NS                                                                                   \
+    50000000u /* while busy, figures are stored so often; and before the daemon falls asleep */
+#define TEXT_KEEP_BYTES                                                                            \
+    (256u << 10) /* prompt memory beyond this goes back to the system after tokenising */
 
 struct daemon {
     struct config config;
@@ -51,29 +53,29 @@ struct daemon {
     struct tkr_model_entry entry;
 
     struct intake intake;
-    struct job *jobs;         /* [n_slots], by scheduler slot */
+    struct job *jobs; /* [n_slots], by scheduler slot */
     uint32_t n_slots;
-    uint32_t *alive;          /* slots of living jobs, dense */
+    uint32_t *alive; /* slots of living jobs, dense */
     uint32_t n_alive;
-    struct job **staged;      /* arrived inside a step: handed to the scheduler at its end */
+    struct job **staged; /* arrived inside a step: handed to the scheduler at its end */
     uint32_t n_staged;
     int in_step;
-    int lagging;              /* some output waits for room in its ring */
+    int lagging; /* some output waits for room in its ring */
     int draining;
-    int aborting;             /* the drain limit has passed */
-    uint32_t quiet;           /* passes without traffic */
+    int aborting;   /* the drain limit has passed */
+    uint32_t quiet; /* passes without traffic */
     uint64_t drain_until_ns;
     uint64_t stats_at_ns;
-    uint64_t stats_clients;   /* attaches, detaches and refusals at the last store */
-    int stats_dirty;          /* requests came or went since */
+    uint64_t stats_clients; /* attaches, detaches and refusals at the last store */
+    int stats_dirty;        /* requests came or went since */
     uint64_t rows, step_ns_sum, step_ns_last;
     volatile sig_atomic_t stop;
 };
 
-/* ---- jobs: the list of those alive -------------------------------------------------------------- */
+/* ---- jobs: the list of those alive ----------------------------------------------------------- */
 
-static void job_begin(struct daemon *d, struct job *job, struct request *req, struct io_client *client,
-                      const struct tkr_sqe *sqe)
+static void job_begin(struct daemon *d, struct job *job, struct request *req,
+                      struct io_client *client, const struct tkr_sqe *sqe)
 {
     job->req = req;
     job->client = client;
@@ -108,9 +110,10 @@ static void job_end(struct daemon *d, uint32_t i)
     d->stats_dirty = 1;
 }
 
-/* ---- output ------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
-/* Publishes what is final. Between steps only: inside one the scheduler may be about to change a request. */
+/* Publishes what is final. Between steps only: inside one the scheduler may be about to change a
+ * request. */
 static void publish_all(struct daemon *d)
 {
     d->lagging = 0;
@@ -138,10 +141,11 @@ static void publish_all(struct daemon *d)
     }
 }
 
-/* ---- input -------------------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
 /* No slot is free: answered at once, with when to come back. */
-static void answer_overloaded(struct daemon *d, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void answer_overloaded(struct daemon *d, struct io_client *client, const struct tkr_sqe *sqe,
+                              uint64_t seen_ns)
 {
     struct tkr_result result = {
         .user = sqe->user,
@@ -151,8 +155,8 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
         .want = (uint64_t)d->config.queued_max + 1,
     };
 
-    snprintf(result.message, sizeof result.message, "the queue is full (%u wait), retry after retry_after_ns",
-             d->config.queued_max);
+    snprintf(result.message, sizeof result.message,
+             "the queue is full (%u wait), retry after retry_after_ns", d->config.queued_max);
     result.stamp[TKR_STAMP_SEEN] = seen_ns;
     result.stamp[TKR_STAMP_DONE] = clock_ns();
     memcpy(result.model_hash, d->model->hash, sizeof result.model_hash);
@@ -160,7 +164,8 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
     io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, &result);
 }
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     struct daemon *d = ctx;
     struct request *req = sched_request_take(d->sched);
@@ -176,8 +181,8 @@ static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe 
     if (intake_read(&d->intake, job, sqe) < 0) {
         job->text_error = -ECANCELED; /* refused: status and message are set */
         d->staged[d->n_staged++] = job;
-    } else if (job->data_kind == TKR_DATA_TOKENS || (!d->in_step && job->n_text <= TEXTWORK_INLINE_BYTES &&
-                                                      !sched_has_work(d->sched))) {
+    } else if (job->data_kind == TKR_DATA_TOKENS ||
+               (!d->in_step && job->n_text <= TEXTWORK_INLINE_BYTES && !sched_has_work(d->sched))) {
         if (job->data_kind != TKR_DATA_TOKENS)
             textwork_run(d->text, job);
         d->staged[d->n_staged++] = job;
@@ -232,15 +237,16 @@ static void text_failed(struct daemon *d, struct job *job)
         req->have = req->op == REQUEST_TOKENIZE ? job->text_max : d->model->n_ctx;
         req->want = job->n_ids;
         status = END_CONTEXT;
-        snprintf(req->message, sizeof req->message, "prompt of %u tokens, the limit is %u", job->n_ids,
-                 (unsigned)req->have);
+        snprintf(req->message, sizeof req->message, "prompt of %u tokens, the limit is %u",
+                 job->n_ids, (unsigned)req->have);
         break;
     case -EILSEQ:
-        snprintf(req->message, sizeof req->message, "prompt: the model's vocabulary has no token for byte 0x%02x",
-                 job->text_byte);
+        snprintf(req->message, sizeof req->message,
+                 "prompt: the model's vocabulary has no token for byte 0x%02x", job->text_byte);
         break;
     case -EINVAL:
-        snprintf(req->message, sizeof req->message, "messages: a role that the model's chat template does not know");
+        snprintf(req->message, sizeof req->message,
+                 "messages: a role that the model's chat template does not know");
         break;
     default:
         req->have = job->text_max;
@@ -301,7 +307,7 @@ static uint32_t hand_over(struct daemon *d)
     return n;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 /* The leader comes by here after every region of a step. */
 static void on_barrier(void *arg)
@@ -352,7 +358,8 @@ static int stats_are_old(struct daemon *d, uint64_t now)
     struct io_counts ioc;
 
     io_counts(d->io, &ioc);
-    return d->stats_dirty || (due && due <= now) || ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
+    return d->stats_dirty || (due && due <= now) ||
+           ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
 }
 
 static void step(struct daemon *d)
@@ -372,7 +379,8 @@ static void step(struct daemon *d)
         stats_store(d, end);
 }
 
-/* Until when the loop may sleep: the next deadline, the end of the drain. 0 = for ever. io looks after full rings. */
+/* Until when the loop may sleep: the next deadline, the end of the drain. 0 = for ever. io looks
+ * after full rings. */
 static uint64_t sleep_until(struct daemon *d, uint64_t now)
 {
     uint64_t until = sched_expire(d->sched, now), figures = client_stats_due(d->client_stats);
@@ -394,7 +402,8 @@ static void drain_begin(struct daemon *d)
     log_line(LOG_INFO, "draining requests=%u limit_s=%u", d->n_alive, d->config.drain_s);
 }
 
-/* The drain limit: whoever still runs gets a final ABORTED; who is with the text worker, when he comes back from it. */
+/* The drain limit: whoever still runs gets a final ABORTED; who is with the text worker, when he
+ * comes back from it. */
 static uint32_t drain_abort(struct daemon *d)
 {
     uint32_t aborted = 0;
@@ -449,7 +458,8 @@ static int turn(struct daemon *d)
         d->quiet = 0;
         return 1;
     }
-    /* Who just served a slot waits for the next one here: passes only, and a look at the clock now and then. */
+    /* Who just served a slot waits for the next one here: passes only, and a look at the clock
+     * now and then. */
     if (++d->quiet % QUIET_PASSES)
         return 1;
     now = clock_ns();
@@ -479,7 +489,7 @@ void daemon_stop(struct daemon *d)
     io_kick(d->io);
 }
 
-/* ---- start -------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 static void text_done(void *ctx)
 {
@@ -523,7 +533,8 @@ static int model_start(struct daemon *d, struct diag *diag)
     }
     d->kernels = cpu_kernels_get(d->config.cpu_variant, &missing);
     if (!d->kernels) {
-        diag_set(diag, "cpu %s: this CPU lacks %s; use --cpu=auto", d->config.cpu, missing ? missing : "a feature");
+        diag_set(diag, "cpu %s: this CPU lacks %s; use --cpu=auto", d->config.cpu,
+                 missing ? missing : "a feature");
         return -ENOTSUP;
     }
     err = team_new(&d->team, d->config.threads);
@@ -535,8 +546,8 @@ static int model_start(struct daemon *d, struct diag *diag)
     if (err < 0)
         return err;
     if (d->model->n_ctx > d->config.kv_positions) {
-        log_line(LOG_WARN, "context=%u the model's %u do not fit kv_positions", d->config.kv_positions,
-                 d->model->n_ctx);
+        log_line(LOG_WARN, "context=%u the model's %u do not fit kv_positions",
+                 d->config.kv_positions, d->model->n_ctx);
         d->model->n_ctx = d->config.kv_positions;
     }
     if (d->model->chat_template) {
@@ -577,8 +588,8 @@ static int engine_start(struct daemon *d, struct diag *diag)
         diag_set(diag, "cannot take the engine's memory: %s", strerror(-err));
         return err;
     }
-    return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx, d->config.prompt_bytes_max,
-                        d->n_slots, text_done, d, diag);
+    return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx,
+                        d->config.prompt_bytes_max, d->n_slots, text_done, d, diag);
 }
 
 /* A chunk of prefill and one decode row. */
@@ -590,7 +601,12 @@ static int warm_up_engine(struct daemon *d)
     uint32_t *pages = calloc(n_pages, sizeof *pages);
     struct step_seq seq = {.n_rows = rows, .pages = pages};
     uint32_t last = rows - 1, id;
-    struct step step = {.n_rows = rows, .tokens = tokens, .n_seqs = 1, .seqs = &seq, .n_logits = 1, .logit_rows = &last};
+    struct step step = {.n_rows = rows,
+                        .tokens = tokens,
+                        .n_seqs = 1,
+                        .seqs = &seq,
+                        .n_logits = 1,
+                        .logit_rows = &last};
     struct sampling sampling = {.temperature = 1.0f, .top_p = 0.9f};
     const float *logits;
     int bad, err = tokens && pages ? 0 : -ENOMEM;
@@ -626,7 +642,8 @@ static void warm_up_text(struct daemon *d)
     job->req = NULL;
 }
 
-/* Code, weights, tables and activations are resident before READY: the first request costs what the tenth does. */
+/* Code, weights, tables and activations are resident before READY: the first request costs what
+ * the tenth does. */
 static int warm_up(struct daemon *d, struct diag *diag)
 {
     int err = warm_up_engine(d);
@@ -649,7 +666,8 @@ static void entry_fill(struct daemon *d)
     e->n_vocab = d->model->hp.n_vocab;
     e->flags = TKR_MODEL_PRESENT | (d->template ? TKR_MODEL_CHAT : 0);
     snprintf(e->name, sizeof e->name, "%s", d->model->name);
-    d->intake = (struct intake){.model = d->model, .model_gen = e->gen, .has_template = d->template != NULL};
+    d->intake = (struct intake){
+        .model = d->model, .model_gen = e->gen, .has_template = d->template != NULL};
     if (getrandom(&d->intake.seed_base, sizeof d->intake.seed_base, 0) < 0)
         d->intake.seed_base = clock_ns();
 }
@@ -665,8 +683,8 @@ static int transport_start(struct daemon *d, struct diag *diag)
         .bulk_max = (uint64_t)d->config.bulk_mib_max << 20,
         .idle_park_ns = (uint64_t)d->config.idle_park_us * 1000,
         .require_mlock = d->config.require_mlock,
-        .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE | 1u << TKR_OP_TOKENIZE |
-                      1u << TKR_OP_LOGPROBS},
+        .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE |
+                      1u << TKR_OP_TOKENIZE | 1u << TKR_OP_LOGPROBS},
         .prompt_tokens_max = d->model->n_ctx,
         .output_tokens_max = d->model->n_ctx,
         .models = &d->entry,
@@ -718,7 +736,8 @@ static int path_start(struct daemon *d, struct diag *diag)
     }
     /* Before the model is loaded, which takes a while; io_listen() looks again. */
     if (socket_path_in_use(d->socket_path)) {
-        diag_set(diag, "%s: another tokenringd serves this socket; stop it or use --socket", d->socket_path);
+        diag_set(diag, "%s: another tokenringd serves this socket; stop it or use --socket",
+                 d->socket_path);
         return -EADDRINUSE;
     }
     return 0;
@@ -770,9 +789,12 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
         daemon_free(d);
         return err;
     }
-    log_line(LOG_INFO, "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s start_ms=%llu",
-             d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
-             d->config.kv_positions, io_mode(d->io), (unsigned long long)((clock_ns() - begin) / 1000000));
+    log_line(
+        LOG_INFO,
+        "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s start_ms=%llu",
+        d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
+        d->config.kv_positions, io_mode(d->io),
+        (unsigned long long)((clock_ns() - begin) / 1000000));
     *ret_daemon = d;
     return 0;
 }

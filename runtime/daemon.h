@@ -5,7 +5,8 @@
  *   io_pass -> intake -> text work -> sched_submit -> sched_step -> publish -> io_pass ...
  *
  * Inside a step the team's barriers call back here, so that new slots and cancels are
- * seen every few tens of microseconds while a long prefill runs. What they change waits for the step's end.
+ * seen every few tens of microseconds while a long prefill runs. What they change waits for the
+ * step's end.
  */
 #ifndef RUNTIME_DAEMON_H
 #define RUNTIME_DAEMON_H
@@ -15,8 +16,8 @@
 
 struct daemon;
 
-/* Loads the model, takes all memory, warms up and listens: ready when it returns 0. daemon_run and daemon_free belong to
- * the same thread: the io_uring has one issuer. */
+/* Loads the model, takes all memory, warms up and listens: ready when it returns 0. daemon_run and
+ * daemon_free belong to the same thread: the io_uring has one issuer. */
 int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag);
 
 /* Serves until daemon_stop(), then drains. */

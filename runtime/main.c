@@ -12,15 +12,7 @@
 
 const char *argp_program_version = "tokenringd " TKR_VERSION;
 
-enum {
-    KEY_MODEL = 256,
-    KEY_SOCKET,
-    KEY_THREADS,
-    KEY_CPU,
-    KEY_CTX,
-    KEY_CONFIG,
-    KEY_CHECK
-};
+enum { KEY_MODEL = 256, KEY_SOCKET, KEY_THREADS, KEY_CPU, KEY_CTX, KEY_CONFIG, KEY_CHECK };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "FILE", 0, "GGUF file to serve", 0},
@@ -97,8 +89,8 @@ static void signals_mask(int how)
     sigprocmask(how, &set, NULL);
 }
 
-/* SIGTERM and SIGINT wait while the daemon starts (its threads inherit that, so only this one gets them) and are for
- * daemon_stop() while it runs. */
+/* SIGTERM and SIGINT wait while the daemon starts (its threads inherit that, so only this one gets
+ * them) and are for daemon_stop() while it runs. */
 static void signals_hold(void)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -128,9 +120,10 @@ static int serve(const struct config *config, struct diag *diag)
 
 int main(int argc, char **argv)
 {
-    const struct argp argp = {.options = options,
-                              .parser = parse,
-                              .doc = "Serves a language model to the processes of this host through shared memory."};
+    const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .doc = "Serves a language model to the processes of this host through shared memory."};
     struct arguments args = {0};
     struct config config;
     struct diag diag = {{0}};

@@ -22,7 +22,9 @@ static int folder_ready(const char *path, struct diag *diag)
     if (lstat(path, &st) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022)) {
-        diag_set(diag, "%s: must be a folder of your own that nobody else can write to; use --socket", path);
+        diag_set(diag,
+                 "%s: must be a folder of your own that nobody else can write to; use --socket",
+                 path);
         return -EPERM;
     }
     return 0;

@@ -8,8 +8,8 @@
 
 /*
  * $XDG_RUNTIME_DIR/tokenring/socket; without it /run/tokenring/socket as root, else
- * /tmp/tokenring-UID/socket. The folder is made with 0700 when it is missing; one that belongs to somebody else,
- * or that others may write to, is refused: -EPERM.
+ * /tmp/tokenring-UID/socket. The folder is made with 0700 when it is missing; one that belongs to
+ * somebody else, or that others may write to, is refused: -EPERM.
  */
 int socket_path_default(char *ret_path, size_t bytes, struct diag *diag);
 

@@ -52,7 +52,8 @@ __attribute__((visibility("default"))) void *realloc(void *ptr, size_t bytes)
     return __libc_realloc(ptr, bytes);
 }
 
-__attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+__attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int prot, int flags,
+                                                  int fd, off_t off)
 {
     count();
     return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);

@@ -61,7 +61,10 @@ END_TEST
 
 START_TEST(every_kind_of_setting_is_read)
 {
-    ck_assert_int_eq(read_text("model: /m.gguf\nthreads: 2\nkv_prefault: true\nsocket_mode: \"0660\"\ncpu: ref\n"), 0);
+    ck_assert_int_eq(
+        read_text(
+            "model: /m.gguf\nthreads: 2\nkv_prefault: true\nsocket_mode: \"0660\"\ncpu: ref\n"),
+        0);
     ck_assert_str_eq(config.model, "/m.gguf");
     ck_assert_uint_eq(config.threads, 2);
     ck_assert_int_eq(config.kv_prefault, 1);
@@ -145,7 +148,8 @@ END_TEST
 
 START_TEST(numbers_are_whole_decimal_numbers)
 {
-    static const char *const bad[] = {"2.5", "1024k", "1e3", "0x10", "-1", "+1", "\"\"", "2 3", "ten"};
+    static const char *const bad[] = {"2.5", "1024k", "1e3", "0x10", "-1",
+                                      "+1",  "\"\"",  "2 3", "ten"};
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[64];
