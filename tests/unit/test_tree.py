@@ -226,13 +226,18 @@ def every_setting_stands_in_the_example_configuration_with_its_default_and_range
     paragraphs = text("systemd/tokenringd.yaml").split("\n\n")
     keys = {key: (value, paragraph) for paragraph in paragraphs
             for key, value in re.findall(r"^(\w+): (.+)$", paragraph, re.MULTILINE)}
-    names = set(re.findall(r'CYAML_FIELD_\w+\("(\w+)"', source))
-    for name in sorted(names ^ set(keys)):
-        yield f"{name} is only in {'runtime/config.c' if name in names else 'tokenringd.yaml'}"
-    for name, preset, low, high in re.findall(r"SETTING\((\w+), ([^,]+), ([^,]+), ([^,]+)\),", source):
-        value, paragraph = keys.get(name, ("0", ""))
+    settings = re.findall(r"^ +X\((\w+), (TEXT|NUMBER|BOOL), ([^,]+), ([^,]+), ([^,]+)\) *\\?$", source,
+                          re.MULTILINE)
+    for name in sorted({setting[0] for setting in settings} ^ set(keys)):
+        yield f"{name} is only in {'tokenringd.yaml' if name in keys else 'runtime/config.c'}"
+    for name, kind, preset, low, high in settings:
+        value, paragraph = keys.get(name, ("", ""))
         limits = f"{c_number(low)} .. {c_number(high)}"
-        if int(value) != c_number(preset):
+        if kind == "BOOL" and value != ("true" if c_number(preset) else "false"):
+            yield f"{name}: {value} in tokenringd.yaml is not the default"
+        if kind != "NUMBER":
+            continue
+        if value != str(c_number(preset)):
             yield f"{name}: {value} in tokenringd.yaml, {c_number(preset)} in the code"
         if limits not in paragraph:
             yield f"{name}: its paragraph lacks the range {limits}"
