@@ -94,6 +94,13 @@ static void job_begin(struct daemon *d, struct job *job, struct request *req,
     d->alive[d->n_alive++] = req->slot;
 }
 
+/* A big TOKENIZE's ids go back to the system; a small one's pages stay warm. */
+static void ids_forget(struct job *job)
+{
+    if (job->req->op == REQUEST_TOKENIZE && job->n_ids > TEXT_KEEP_BYTES / 4)
+        madvise(job->ids, (size_t)job->text_max * 4, MADV_DONTNEED);
+}
+
 /* i: index in d->alive. The job's request is ENDED and published, or its client is gone. */
 static void job_end(struct daemon *d, uint32_t i)
 {
@@ -101,6 +108,7 @@ static void job_end(struct daemon *d, uint32_t i)
 
     tkr_stats_count_end(&d->stats, (enum tkr_status)job->req->status);
     client_stats_end(d->client_stats, job);
+    ids_forget(job);
     sched_request_give(d->sched, job->req);
     io_client_unref(job->client);
     job->client = NULL;
@@ -268,8 +276,6 @@ static void prompt_ready(struct daemon *d, struct job *job, uint64_t now)
         n_results = req->n_prompt - 1;
     if (publish_reserve(job, n_results) < 0)
         sched_end(d->sched, req, END_OVERLOADED, now);
-    else if (req->op == REQUEST_TOKENIZE)
-        sched_end(d->sched, req, END_OK, now);
     else
         sched_submit(d->sched, req, now);
 }
@@ -510,13 +516,11 @@ static int jobs_new(struct daemon *d)
         struct job *job = &d->jobs[i];
 
         job->text_max = d->config.prompt_bytes_max;
-        job->text = mem_map(job->text_max);
-        job->ids = mem_map((size_t)job->text_max * 4);
+        /* Most prompts are short: a huge page for each of the jobs would be gigabytes. */
+        job->text = mem_map_small(job->text_max);
+        job->ids = mem_map_small((size_t)job->text_max * 4);
         if (!job->text || !job->ids)
             return -ENOMEM;
-        /* Most prompts are short: a huge page for each of the jobs would be gigabytes. */
-        madvise(job->text, job->text_max, MADV_NOHUGEPAGE);
-        madvise(job->ids, (size_t)job->text_max * 4, MADV_NOHUGEPAGE);
     }
     return 0;
 }

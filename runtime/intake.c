@@ -44,10 +44,9 @@ static const char *unsupported_field(const struct tkr_param *p)
         {"prefix", p->prefix != 0},         {"grammar", p->grammar != 0},
         {"labels", p->labels != 0},         {"adapter", p->adapter != 0},
         {"on_late", p->on_late != 0},       {"pooling", p->pooling != 0},
-        {"pos", p->pos != 0},               {"resume_bytes", p->resume_bytes != 0},
-        {"n_logprobs", p->n_logprobs != 0}, {"emit", p->emit != 0},
-        {"repeat", p->repeat != 0},         {"presence", p->presence != 0},
-        {"frequency", p->frequency != 0},
+        {"pos", p->pos != 0},               {"n_logprobs", p->n_logprobs != 0},
+        {"emit", p->emit != 0},             {"repeat", p->repeat != 0},
+        {"presence", p->presence != 0},     {"frequency", p->frequency != 0},
         {"flags", (p->flags & ~(TKR_PARAM_SEED | TKR_PARAM_IGNORE_EOS)) != 0},
     };
 
@@ -104,6 +103,7 @@ static int head_apply(struct intake *in, struct request *req, const struct tkr_p
         .top_k = p->top_k,
     };
     req->ignore_eos = (p->flags & TKR_PARAM_IGNORE_EOS) != 0;
+    req->resume_bytes = p->resume_bytes;
     req->stamp[TKR_STAMP_SUBMIT] = p->submit_ns;
     return 0;
 }
@@ -159,11 +159,33 @@ static int tail_stop_ids(struct job *job, const struct tkr_tail *t)
     return 0;
 }
 
-static int tail_apply(struct job *job, const struct tkr_tail *t)
+/* The ids stand where the output goes: passing through the detokeniser, each is written to its place again. */
+static int tail_resume_ids(const struct intake *in, struct job *job, const struct tkr_tail *t)
+{
+    struct request *req = job->req;
+
+    if (req->op != REQUEST_GENERATE)
+        return refuse(req, END_INVALID, "resume ids: only GENERATE can be resumed");
+    if (req->n_resume)
+        return refuse(req, END_INVALID, "resume ids: given twice");
+    if (t->count > in->model->n_ctx) {
+        req->have = in->model->n_ctx;
+        req->want = t->count;
+        return refuse(req, END_CONTEXT, "resume_pos: %u ids, the context has %u", t->count, in->model->n_ctx);
+    }
+    if (t->bytes != 4 * t->count)
+        return refuse(req, END_INVALID, "resume ids: %u bytes for %u ids", t->bytes, t->count);
+    if (io_arena_copy(job->client, req->out_ids, t->off, t->bytes) < 0)
+        return refuse(req, END_INVALID, "resume ids: outside the arena");
+    req->n_resume = req->n_out = t->count;
+    return 0;
+}
+
+static int tail_apply(const struct intake *in, struct job *job, const struct tkr_tail *t)
 {
     if (t->kind != TKR_TAIL_MESSAGE && t->flags)
         return refuse(job->req, END_INVALID, "tail flags: must be zero");
-    if (t->kind != TKR_TAIL_STOP_IDS && t->count)
+    if (t->kind != TKR_TAIL_STOP_IDS && t->kind != TKR_TAIL_RESUME_IDS && t->count)
         return refuse(job->req, END_INVALID, "tail count: must be zero");
     switch (t->kind) {
     case TKR_TAIL_MESSAGE:
@@ -173,12 +195,32 @@ static int tail_apply(struct job *job, const struct tkr_tail *t)
     case TKR_TAIL_STOP_IDS:
         return tail_stop_ids(job, t);
     case TKR_TAIL_RESUME_IDS:
+        return tail_resume_ids(in, job, t);
     case TKR_TAIL_BIAS:
     case TKR_TAIL_BANNED:
         return refuse(job->req, END_UNSUPPORTED, "tail kind %u: not supported by this daemon", t->kind);
     default:
         return refuse(job->req, END_INVALID, "tail kind %u: unknown", t->kind);
     }
+}
+
+/* A stream goes on as the same stream only with the seed that it began with. */
+static int resume_check(struct job *job, const struct tkr_sqe *sqe, int has_seed)
+{
+    struct request *req = job->req;
+
+    if (sqe->resume_pos != req->n_resume) {
+        req->have = req->n_resume;
+        req->want = sqe->resume_pos;
+        return refuse(req, END_INVALID, "resume_pos: %u, but %u resume ids", sqe->resume_pos, req->n_resume);
+    }
+    if (!req->n_resume && req->resume_bytes)
+        return refuse(req, END_INVALID, "resume_bytes: must be zero without resume_pos");
+    if (req->n_resume && req->sampling.temperature != 0.0f && !has_seed)
+        return refuse(req, END_INVALID, "resume_pos: a sampled stream goes on only with its seed");
+    job->ids_out = req->n_resume;
+    job->bytes_out = req->resume_bytes;
+    return 0;
 }
 
 static int params_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
@@ -189,7 +231,7 @@ static int params_read(struct intake *in, struct job *job, const struct tkr_sqe 
     int err;
 
     if (!sqe->param_len)
-        return 0;
+        return resume_check(job, sqe, 0);
     if (sqe->param_off % 8)
         return refuse(req, END_INVALID, "param_off: %u is not a multiple of 8", sqe->param_off);
     if (sqe->param_len < sizeof param || io_arena_copy(job->client, &param, sqe->param_off, sizeof param) < 0)
@@ -205,8 +247,8 @@ static int params_read(struct intake *in, struct job *job, const struct tkr_sqe 
                       (uint32_t)(param.n_tail * sizeof tail[0])) < 0)
         return refuse(req, END_INVALID, "param: tail outside the arena");
     for (uint32_t i = 0; i < param.n_tail && err == 0; i++)
-        err = tail_apply(job, &tail[i]);
-    return err;
+        err = tail_apply(in, job, &tail[i]);
+    return err < 0 ? err : resume_check(job, sqe, (param.flags & TKR_PARAM_SEED) != 0);
 }
 
 /* ---- the prompt --------------------------------------------------------------------------------- */

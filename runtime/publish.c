@@ -53,21 +53,37 @@ static uint32_t pieces_that_fit(const struct job *job)
     return n;
 }
 
-/* The next line: whole pieces, or a part of one that is too long for a line. */
+/* What the client had before this request: pieces that lie before its position whole. */
+static void skip_received(struct job *job)
+{
+    const struct request *req = job->req;
+
+    while (job->mark < req->n_marks && req->marks[job->mark].id_end <= job->ids_out &&
+           req->marks[job->mark].byte_end <= job->bytes_out)
+        job->mark++;
+}
+
+static uint32_t minus(uint32_t end, uint32_t begin)
+{
+    return end > begin ? end - begin : 0;
+}
+
+/* The next line: whole pieces, or a part of one that is too long for a line. A client that resumes may have said
+ * more than it had: then a difference here is none, and nobody but it is the worse for that. */
 static int put_line(struct job *job)
 {
     const struct request *req = job->req;
     uint32_t pieces = pieces_that_fit(job);
     const struct piece_mark *last = &req->marks[job->mark + (pieces ? pieces - 1 : 0)];
-    uint32_t n_ids = last->id_end - job->ids_out;
-    uint32_t n_bytes = last->byte_end - job->bytes_out;
+    uint32_t n_ids = minus(last->id_end, job->ids_out);
+    uint32_t n_bytes = minus(last->byte_end, job->bytes_out);
     struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN, .user = req->user, .tag = (uint16_t)job->tag, .pos = job->ids_out};
     int whole, err;
 
     if (n_ids > TKR_LINE_TOKENS)
         n_ids = TKR_LINE_TOKENS;
     n_bytes = whole_bytes(req->out_text + job->bytes_out, n_bytes, (int)last->raw);
-    whole = job->ids_out + n_ids == last->id_end && job->bytes_out + n_bytes == last->byte_end;
+    whole = job->ids_out + n_ids >= last->id_end && job->bytes_out + n_bytes >= last->byte_end;
     cqe.ntok = (uint8_t)n_ids;
     cqe.nbytes = (uint8_t)n_bytes;
     cqe.flags = (uint8_t)((whole ? 0 : TKR_CQE_MORE) | (last->raw ? TKR_CQE_RAW : 0));
@@ -146,6 +162,7 @@ enum publish_state publish_job(struct job *job, const uint8_t *model_hash)
 {
     struct request *req = job->req;
 
+    skip_received(job);
     while (job->mark < req->n_marks)
         if (put_line(job) < 0)
             return PUBLISH_LAGGING;

@@ -22,7 +22,7 @@ unsigned mem_nodes(void)
     return nodes > 1 ? (unsigned)nodes : 1;
 }
 
-void *mem_map(size_t bytes)
+static void *map(size_t bytes, int advice)
 {
     size_t want = mapped_bytes(bytes ? bytes : 1);
     size_t slack = want >= HUGE ? HUGE : 0;
@@ -40,10 +40,20 @@ void *mem_map(size_t bytes)
         munmap(p, head);
     if (slack - head)
         munmap(p + head + want, slack - head);
-    madvise(p + head, want, MADV_HUGEPAGE);
+    madvise(p + head, want, advice);
     if (mem_nodes() > 1)
         numa_interleave_memory(p + head, want, numa_all_nodes_ptr);
     return p + head;
+}
+
+void *mem_map(size_t bytes)
+{
+    return map(bytes, MADV_HUGEPAGE);
+}
+
+void *mem_map_small(size_t bytes)
+{
+    return map(bytes, MADV_NOHUGEPAGE);
 }
 
 void mem_unmap(void *ptr, size_t bytes)

@@ -16,6 +16,10 @@
 void *mem_map(size_t bytes);
 void mem_unmap(void *ptr, size_t bytes);
 
+/* The same without huge pages: for arrays of which a little is touched in many places. To be given
+ * back with mem_unmap(). */
+void *mem_map_small(size_t bytes);
+
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
 

@@ -128,7 +128,7 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
     s->seq_req[i] = req;
     if (req->op == REQUEST_LOGPROBS)
         first_logit = row0;
-    else if (end == req->n_tokens && request_room(s, req) > 0)
+    else if (end == req->n_tokens && request_goes_on(s, req))
         first_logit = row0 + n - 1;
     s->seq_logits[i] = row0 + n - first_logit;
     for (uint32_t row = first_logit; row < row0 + n; row++)
@@ -175,6 +175,29 @@ static int stops(const struct sched *s, const struct request *req, uint32_t id)
     return !req->ignore_eos && vocab_is_eog(s->opt.vocab, id);
 }
 
+/* Takes an output id in; 1 when that was the end of the request. */
+static int feed(struct sched *s, struct request *req, uint32_t id, uint64_t now_ns)
+{
+    int err = output_feed(s, req, id);
+
+    if (err < 0)
+        request_end(s, req, END_CONTEXT, FINISH_NONE, now_ns);
+    else if (err == 1)
+        request_end(s, req, END_OK, FINISH_STOP, now_ns);
+    return err != 0;
+}
+
+/* Received ids go through the detokeniser as their rows are computed, so that no pass does all of them at
+ * once. 1: a stop string that they hold ended the request. */
+static int feed_received(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    while (req->n_fed < req->n_resume && req->n_prompt + req->n_fed < req->n_computed) {
+        if (feed(s, req, req->tokens[req->n_prompt + req->n_fed++], now_ns))
+            return 1;
+    }
+    return 0;
+}
+
 /* The next token of a generation, and whether it is the last. */
 static void generate(struct sched *s, struct request *req, const float *logits, uint64_t now_ns)
 {
@@ -194,12 +217,7 @@ static void generate(struct sched *s, struct request *req, const float *logits, 
         return;
     }
     req->tokens[req->n_tokens++] = id;
-    err = output_feed(s, req, id);
-    if (err < 0)
-        request_end(s, req, END_CONTEXT, FINISH_NONE, now_ns);
-    else if (err == 1)
-        request_end(s, req, END_OK, FINISH_STOP, now_ns);
-    else if (req->n_tokens - req->n_prompt == request_room(s, req))
+    if (!feed(s, req, id, now_ns) && !request_goes_on(s, req))
         request_end(s, req, END_OK, FINISH_LENGTH, now_ns);
 }
 
@@ -230,6 +248,8 @@ static void absorb(struct sched *s, const struct step *step, const float *logits
             ; /* it ends at the boundary that follows, and this token is never seen */
         else if (req->op == REQUEST_LOGPROBS)
             score(s, req, logits, n, now_ns);
+        else if (feed_received(s, req, now_ns))
+            ; /* a stop string among them */
         else if (n > 0)
             generate(s, req, logits, now_ns);
         else if (!is_prefill(req))

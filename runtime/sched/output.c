@@ -11,18 +11,21 @@ static int output_append(struct sched *s, struct request *req, const struct deto
     if (piece->n_bytes == 0 && piece->n_ids == 0)
         return 0;
     if (piece->n_bytes > s->opt.out_bytes_max - req->n_text ||
-        piece->n_ids > s->opt.n_ctx + 1 - req->n_out || req->n_marks == 2 * (s->opt.n_ctx + 1))
+        piece->n_ids > s->opt.n_ctx + 1 - req->n_final || req->n_marks == 2 * (s->opt.n_ctx + 1))
         req->out_full = 1;
     if (req->out_full)
         return -ENOSPC;
 
     memcpy(req->out_text + req->n_text, piece->text, piece->n_bytes);
-    memcpy(req->out_ids + req->n_out, piece->ids, piece->n_ids * sizeof *piece->ids);
+    memcpy(req->out_ids + req->n_final, piece->ids, piece->n_ids * sizeof *piece->ids);
     req->n_text += piece->n_bytes;
-    req->n_out += piece->n_ids;
-    s->output_tokens += piece->n_ids;
+    req->n_final += piece->n_ids;
+    if (req->n_final > req->n_out) {
+        s->output_tokens += req->n_final - req->n_out;
+        req->n_out = req->n_final;
+    }
     mark = &req->marks[req->n_marks++];
-    mark->id_end = req->n_out;
+    mark->id_end = req->n_final;
     mark->byte_end = req->n_text;
     mark->raw = piece->raw != 0;
     return 0;

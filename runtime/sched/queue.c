@@ -23,29 +23,60 @@ refuse(struct request *req, enum end_status status, uint64_t have, uint64_t want
     return status;
 }
 
-static enum end_status check_ids(const struct sched *s, struct request *req)
+static enum end_status check_id(const struct sched *s, struct request *req, uint32_t id, const char *what,
+                                uint32_t i)
 {
-    for (uint32_t i = 0; i < req->n_prompt; i++) {
-        if (req->tokens[i] >= s->n_vocab)
-            return refuse(req, END_INVALID, s->n_vocab, req->tokens[i],
-                          "prompt id %u at %u is not below %u", req->tokens[i], i, s->n_vocab);
-    }
-    for (uint32_t i = 0; i < req->n_stop_ids; i++) {
-        if (req->stop_ids[i] >= s->n_vocab)
-            return refuse(req, END_INVALID, s->n_vocab, req->stop_ids[i],
-                          "stop id %u is not below %u", req->stop_ids[i], s->n_vocab);
-    }
-    return END_OK;
+    if (id < s->n_vocab)
+        return END_OK;
+    return refuse(req, END_INVALID, s->n_vocab, id, "%s id %u at %u is not below %u", what, id, i,
+                  s->n_vocab);
 }
 
-static enum end_status check(struct sched *s, struct request *req, uint64_t now_ns)
+/* What holds for every operation. */
+static enum end_status check_any(const struct sched *s, struct request *req, uint64_t now_ns)
 {
-    uint32_t bos = vocab_bos(s->opt.vocab);
-    uint32_t places = s->opt.queued_max + s->opt.running_max - s->n_running;
-
     if (req->n_stop_ids > REQUEST_STOP_IDS)
         return refuse(req, END_INVALID, REQUEST_STOP_IDS, req->n_stop_ids,
                       "at most %d stop ids", REQUEST_STOP_IDS);
+    for (uint32_t i = 0; i < req->n_stop_ids; i++) {
+        if (check_id(s, req, req->stop_ids[i], "stop", i) != END_OK)
+            return END_INVALID;
+    }
+    if (req->cancel)
+        return END_CANCELLED;
+    if (req->deadline_ns != 0 && now_ns >= req->deadline_ns)
+        return END_DEADLINE;
+    return END_OK;
+}
+
+/* Text may have come before the id that it belongs to, by as much as the detokeniser holds. */
+static enum end_status check_resume(const struct sched *s, struct request *req)
+{
+    uint64_t text = DETOK_HOLD;
+
+    if (req->n_resume > req->max_tokens)
+        return refuse(req, END_INVALID, req->max_tokens, req->n_resume,
+                      "resume_pos: %u, max_tokens is %u", req->n_resume, req->max_tokens);
+    for (uint32_t i = 0; i < req->n_resume; i++) {
+        size_t n;
+
+        if (check_id(s, req, req->out_ids[i], "resume", i) != END_OK)
+            return END_INVALID;
+        vocab_bytes(s->opt.vocab, req->out_ids[i], &n);
+        text += n;
+    }
+    if (text > s->opt.out_bytes_max)
+        text = s->opt.out_bytes_max;
+    if (req->resume_bytes > text)
+        return refuse(req, END_INVALID, text, req->resume_bytes,
+                      "resume_bytes: %u, these ids have less text", req->resume_bytes);
+    return END_OK;
+}
+
+static enum end_status check_prompt(const struct sched *s, struct request *req)
+{
+    uint32_t bos = vocab_bos(s->opt.vocab);
+
     if (req->n_prompt == 0) {
         if (bos == VOCAB_NONE)
             return refuse(req, END_INVALID, 0, 0, "the prompt is empty and the model adds no BOS");
@@ -55,12 +86,26 @@ static enum end_status check(struct sched *s, struct request *req, uint64_t now_
     if (req->n_prompt > s->opt.n_ctx)
         return refuse(req, END_CONTEXT, s->opt.n_ctx, req->n_prompt,
                       "the prompt has %u tokens, the context holds %u", req->n_prompt, s->opt.n_ctx);
-    if (check_ids(s, req) != END_OK)
-        return END_INVALID;
-    if (req->cancel)
-        return END_CANCELLED;
-    if (req->deadline_ns != 0 && now_ns >= req->deadline_ns)
-        return END_DEADLINE;
+    if (req->n_resume > s->opt.n_ctx - req->n_prompt)
+        return refuse(req, END_CONTEXT, s->opt.n_ctx, (uint64_t)req->n_prompt + req->n_resume,
+                      "prompt and received output have %u tokens, the context holds %u",
+                      req->n_prompt + req->n_resume, s->opt.n_ctx);
+    for (uint32_t i = 0; i < req->n_prompt; i++) {
+        if (check_id(s, req, req->tokens[i], "prompt", i) != END_OK)
+            return END_INVALID;
+    }
+    return check_resume(s, req);
+}
+
+static enum end_status check(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    uint32_t places = s->opt.queued_max + s->opt.running_max - s->n_running;
+    enum end_status status = check_any(s, req, now_ns);
+
+    if (status == END_OK && req->op != REQUEST_TOKENIZE)
+        status = check_prompt(s, req);
+    if (status != END_OK || req->op == REQUEST_TOKENIZE)
+        return status;
     /* Free running slots count, for the queue empties into them at the next step. */
     if (s->n_queued >= places) {
         req->retry_after_ns = sched_retry_after_ns(s);
@@ -74,14 +119,15 @@ void sched_submit(struct sched *s, struct request *req, uint64_t now_ns)
 {
     enum end_status status;
 
-    assert(req->state == REQUEST_TEXT && req->op != REQUEST_TOKENIZE);
+    assert(req->state == REQUEST_TEXT);
     status = check(s, req, now_ns);
-    if (status != END_OK) {
+    if (status != END_OK || req->op == REQUEST_TOKENIZE) {
         request_end(s, req, status, FINISH_NONE, now_ns);
         return;
     }
     req->stamp[STAMP_ADMITTED] = now_ns;
-    req->n_tokens = req->n_prompt;
+    memcpy(req->tokens + req->n_prompt, req->out_ids, req->n_resume * sizeof *req->tokens);
+    req->n_tokens = req->n_prompt + req->n_resume;
     if (request_prompt_rows(req) == 0) { /* one token to score: nothing predicts it */
         request_end(s, req, END_OK, FINISH_NONE, now_ns);
         return;
@@ -90,7 +136,7 @@ void sched_submit(struct sched *s, struct request *req, uint64_t now_ns)
     req->state = REQUEST_QUEUED;
     s->n_text--;
     s->queue[s->n_queued++] = req;
-    s->queued_rows += req->n_prompt;
+    s->queued_rows += request_prompt_rows(req);
 }
 
 void queue_remove(struct sched *s, struct request *req)
@@ -100,7 +146,7 @@ void queue_remove(struct sched *s, struct request *req)
     while (s->queue[i] != req)
         i++;
     s->n_queued--;
-    s->queued_rows -= req->n_prompt;
+    s->queued_rows -= request_prompt_rows(req);
     memmove(s->queue + i, s->queue + i + 1, (s->n_queued - i) * sizeof(struct request *));
 }
 

@@ -77,13 +77,16 @@ struct request {
     uint64_t stamp[STAMPS];      /* CLOCK_MONOTONIC, ns; 0: not reached */
     uint32_t *tokens;            /* [n_ctx + 1] prompt, then output; fixed memory of this slot */
     uint32_t n_prompt;
+    uint32_t n_resume;           /* GENERATE: the first output ids, received before: out_ids[0 .. n_resume), n_out of them */
+    uint32_t resume_bytes;       /* text that was received with them; for the publisher, checked here */
     void *owner;                 /* the daemon's client, NULL after it detached */
     uint32_t owner_tag;
     uint64_t user;
 
     /* kept by the scheduler */
     enum request_state state;
-    uint32_t n_tokens;           /* prompt + generated so far */
+    uint32_t n_tokens;           /* prompt + received + generated so far */
+    uint32_t n_fed;              /* of the received ids: through the detokeniser again */
     uint32_t n_computed;         /* positions whose K and V are in the pages */
     uint32_t *pages;             /* [pages_for(n_ctx)] page table; fixed memory of this slot */
     uint32_t n_pages;
@@ -99,7 +102,8 @@ struct request {
 
     /* output: ids and text that are final, in order, for the publisher. Text is cut in pieces of whole characters. */
     uint32_t *out_ids;           /* [n_ctx + 1] */
-    uint32_t n_out;              /* final ids */
+    uint32_t n_final;            /* ids that the pieces hold */
+    uint32_t n_out;              /* output ids: those and the received ones */
     uint8_t *out_text;           /* [out_bytes_max], fixed memory of this slot */
     uint32_t n_text;
     struct piece_mark *marks;    /* [2 * (n_ctx + 1)]: how many ids and bytes the first i + 1 pieces hold */

@@ -40,7 +40,8 @@ static size_t slot_layout(const struct sched *s, struct request *req, uint8_t *b
     return end;
 }
 
-/* The arrays are mapped, not allocated: memory comes with first touch, so unused slots cost nothing. */
+/* The arrays are mapped, not allocated: memory comes with first touch, so unused slots cost nothing. A
+ * request touches the beginning of each array: with huge pages that would be megabytes. */
 static int slots_new(struct sched *s)
 {
     size_t each = slot_layout(s, NULL, NULL);
@@ -48,8 +49,8 @@ static int slots_new(struct sched *s)
     s->n_slots = s->opt.queued_max + 2 * s->opt.running_max;
     s->slots_bytes = s->n_slots * sizeof *s->slots;
     s->slot_memory_bytes = s->n_slots * each;
-    s->slots = mem_map(s->slots_bytes);
-    s->slot_memory = mem_map(s->slot_memory_bytes);
+    s->slots = mem_map_small(s->slots_bytes);
+    s->slot_memory = mem_map_small(s->slot_memory_bytes);
     s->free = calloc(s->n_slots, sizeof *s->free);
     if (!s->slots || !s->slot_memory || !s->free)
         return -ENOMEM;

@@ -26,6 +26,13 @@
  *   deadline, cancel, sched_end      that status at the next step boundary
  *   NaN or infinity in its logits    NUMERIC; nobody else is touched
  *   more text than out_bytes_max     CONTEXT, have in bytes
+ *
+ * A request may go on where another daemon left it: the ids that its client has (n_resume) are computed after
+ * the prompt and count as output; the sampler is a function of (seed, position), so the same stream comes.
+ * They pass through the detokeniser again, so a stop string over the seam matches, and pieces are cut as
+ * they were; the publisher leaves out what was received. If a stop string begins among them (their client had
+ * them from a request that ended early), output ends with them.
+ *
  * Except after a stop string, what the detokeniser held back is delivered at the end: at an
  * end-of-sequence token or stop id all of it, else up to the last whole character.
  */
@@ -68,8 +75,9 @@ uint32_t sched_n_ctx(const struct sched *sched);
  * queued_max + 2 * running_max, the second running_max for requests in text work or waiting to be published. */
 struct request *sched_request_take(struct sched *sched);
 
-/* GENERATE or LOGPROBS; prompt tokens are in: checks limits and queues it, or ends it at once (state
- * REQUEST_ENDED, status and message set). An empty prompt becomes the model's BOS, if it has one.
+/* Prompt tokens are in: checks limits and queues it, or ends it at once (state REQUEST_ENDED, status and message
+ * set). An empty prompt becomes the model's BOS, if it has one. TOKENIZE has nothing to compute: after the
+ * checks of stop ids, cancel and deadline it ends OK; its ids are the caller's.
  * now_ns: CLOCK_MONOTONIC. Stamps ADMITTED when it was queued. */
 void sched_submit(struct sched *sched, struct request *req, uint64_t now_ns);
 

@@ -45,7 +45,7 @@ struct sched {
 /* sched.c: the one place where a request ends. Not while the backend computes if it is running. */
 void request_end(struct sched *s, struct request *req, enum end_status status, enum end_finish finish, uint64_t now_ns);
 
-/* Output tokens that max_tokens and the context leave. */
+/* Output tokens that max_tokens and the context leave, the received ones included. */
 static inline uint32_t request_room(const struct sched *s, const struct request *req)
 {
     uint32_t room = s->opt.n_ctx - req->n_prompt;
@@ -53,10 +53,16 @@ static inline uint32_t request_room(const struct sched *s, const struct request 
     return req->max_tokens < room ? req->max_tokens : room;
 }
 
-/* Prompt rows to compute: the last token of a scored prompt predicts nothing that is asked for. */
+/* Whether max_tokens and the context leave room for one more. */
+static inline int request_goes_on(const struct sched *s, const struct request *req)
+{
+    return req->n_tokens - req->n_prompt < request_room(s, req);
+}
+
+/* Rows to compute before the first new token. The last token of a scored prompt predicts nothing that is asked for. */
 static inline uint32_t request_prompt_rows(const struct request *req)
 {
-    return req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+    return req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt + req->n_resume;
 }
 
 /* queue.c */

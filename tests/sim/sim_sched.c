@@ -53,7 +53,7 @@ static struct sim {
     struct sched_counts last;
     int draining;
     uint64_t n_taken, n_ended, output_of_ended, prompt_of_ended;
-    uint64_t submitted, by_status[16];
+    uint64_t submitted, resumed, by_status[16];
 } sim;
 
 /* ck_assert writes to a file also when all is well, which is most of the time here. */
@@ -260,6 +260,23 @@ static void oracle_run(const struct request *req)
         oracle_generate(req, h);
 }
 
+/* Its client has some of the output already, from a daemon that is gone. */
+static void received(struct request *req)
+{
+    if (req->op != REQUEST_GENERATE || req->n_prompt > sim.opt.n_ctx || rnd(5))
+        return;
+    oracle_run(req);
+    req->n_resume = req->n_out = rnd(oracle.n_ids + 1);
+    memcpy(req->out_ids, oracle.ids, req->n_resume * sizeof *req->out_ids);
+    sim.resumed += req->n_resume > 0;
+}
+
+/* Rows before the first new token. */
+static uint32_t prompt_rows(const struct request *req)
+{
+    return req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt + req->n_resume;
+}
+
 /* ---- what has ended ------------------------------------------------------------------------------- */
 
 static void check_ended(const struct request *req, const struct spec *spec)
@@ -281,7 +298,7 @@ static void check_ended(const struct request *req, const struct spec *spec)
         return;
     }
     if (early) {
-        SIM(req->n_out <= oracle.n_all && req->n_text <= oracle.n_all_text);
+        SIM(req->n_out <= oracle.n_all && req->n_text <= oracle.n_all_text && req->n_out >= req->n_resume);
         SIM(memcmp(req->out_ids, oracle.all, req->n_out * sizeof *req->out_ids) == 0);
         SIM(memcmp(req->out_text, oracle.all_text, req->n_text) == 0);
         SIM(req->n_logprobs <= oracle.n_logprobs);
@@ -309,10 +326,10 @@ static void collect(int all)
         if (!spec->ended_seen) {
             spec->ended_seen = 1;
             sim.n_ended++;
-            sim.output_of_ended += req->n_out;
+            sim.output_of_ended += req->n_out - req->n_resume;
             sim.by_status[req->status & 15]++;
             if (req->op != REQUEST_TOKENIZE) {
-                uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+                uint32_t rows = prompt_rows(req);
 
                 sim.prompt_of_ended += req->n_computed < rows ? req->n_computed : rows;
                 check_ended(req, spec);
@@ -353,7 +370,7 @@ static void check_invariants(int after_step)
 
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         const struct request *req = sched_slot(sim.sched, i);
-        uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+        uint32_t rows = prompt_rows(req);
 
         SIM(req->slot == i);
         states[req->state]++;
@@ -361,7 +378,7 @@ static void check_invariants(int after_step)
             continue;
         used += req->n_pages;
         reserved += req->n_reserved;
-        output += req->n_out;
+        output += req->n_out - req->n_resume;
         prompt += req->n_computed < rows ? req->n_computed : rows;
         SIM(req->n_pages >= pages_for(req->n_computed));
         for (uint32_t p = 0; p < req->n_pages; p++) {
@@ -446,6 +463,7 @@ static void arrive(void)
     req->n_prompt = random_length(sim.opt.n_ctx);
     for (uint32_t i = 0; i < req->n_prompt && i <= sim.opt.n_ctx; i++)
         req->tokens[i] = rnd(FAKE_VOCAB);
+    received(req);
     if (rnd(30) == 0)
         req->cancel = 1;
     if (req->op == REQUEST_TOKENIZE || rnd(50) == 0) { /* never submitted */
@@ -500,7 +518,7 @@ static struct request *oldest_prefill(uint32_t *ret_computed)
 
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         struct request *req = sched_slot(sim.sched, i);
-        uint32_t rows = req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt;
+        uint32_t rows = prompt_rows(req);
 
         if (req->state == REQUEST_RUNNING && req->n_computed < rows && (!oldest || req->order < oldest->order))
             oldest = req;
@@ -586,7 +604,7 @@ static void episode(uint64_t seed)
 
 START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind)
 {
-    uint64_t seen[16] = {0}, submitted = 0;
+    uint64_t seen[16] = {0}, submitted = 0, resumed = 0;
     int is_long = getenv("TOKENRING_LONG") != NULL;
 
     for (uint64_t i = 0; i < EPISODES * (is_long ? 100u : 1u); i++) {
@@ -594,9 +612,11 @@ START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind
         for (int k = 0; k < 16; k++)
             seen[k] += sim.by_status[k];
         submitted += sim.submitted;
+        resumed += sim.resumed;
     }
     /* The simulation reached every way to end. */
     ck_assert_uint_gt(submitted, EPISODES * 100);
+    ck_assert_uint_gt(resumed, 0);
     ck_assert_uint_gt(seen[END_OK], 0);
     ck_assert_uint_gt(seen[END_CONTEXT], 0);
     ck_assert_uint_gt(seen[END_DEADLINE], 0);

@@ -18,6 +18,7 @@ static struct tkr_sqe sqe;
 static struct tkr_param param;
 static struct tkr_tail tail[TKR_TAIL_MAX];
 static uint32_t tokens[CTX + 1];
+static uint32_t out_ids[CTX + 1];
 static uint8_t text[TEXT_MAX];
 
 static void setup(void)
@@ -28,6 +29,7 @@ static void setup(void)
     memset(&param, 0, sizeof param);
     memset(tail, 0, sizeof tail);
     req.tokens = tokens;
+    req.out_ids = out_ids;
     job.req = &req;
     job.text = text;
     job.text_max = TEXT_MAX;
@@ -259,6 +261,47 @@ START_TEST(a_seed_is_drawn_once_per_request_when_none_was_given)
 }
 END_TEST
 
+static void resume_ids(uint32_t n)
+{
+    static const uint32_t ids[CTX + 1] = {11, 12, 13};
+
+    memcpy(fake.arena + 20480, ids, n * sizeof *ids);
+    tail[param.n_tail++] = (struct tkr_tail){.kind = TKR_TAIL_RESUME_IDS, .off = 20480, .bytes = 4 * n, .count = n};
+    sqe.resume_pos = n;
+}
+
+START_TEST(a_request_may_begin_with_the_ids_that_its_client_has)
+{
+    resume_ids(3);
+    param.resume_bytes = 7;
+    ck_assert_int_eq(read_slot(), 0);
+    ck_assert_uint_eq(req.n_resume, 3);
+    ck_assert_uint_eq(req.n_out, 3);
+    ck_assert_uint_eq(req.out_ids[2], 13);
+    ck_assert_uint_eq(req.resume_bytes, 7);
+    ck_assert_uint_eq(job.ids_out, 3);
+    ck_assert_uint_eq(job.bytes_out, 7);
+    setup(), resume_ids(3), param.temperature = 0.5f, param.flags = TKR_PARAM_SEED;
+    ck_assert_int_eq(read_slot(), 0);
+}
+END_TEST
+
+START_TEST(a_resume_whose_numbers_disagree_is_refused)
+{
+    setup(), resume_ids(3), sqe.resume_pos = 2, refused(TKR_E_INVALID, "resume_pos: 2, but 3 resume ids");
+    setup(), sqe.resume_pos = 2, refused(TKR_E_INVALID, "resume_pos: 2, but 0 resume ids");
+    setup(), param.resume_bytes = 2, refused(TKR_E_INVALID, "resume_bytes");
+    setup(), resume_ids(3), resume_ids(3), refused(TKR_E_INVALID, "given twice");
+    setup(), resume_ids(3), tail[0].bytes = 11, refused(TKR_E_INVALID, "11 bytes for 3 ids");
+    setup(), resume_ids(3), tail[0].off = 65530, refused(TKR_E_INVALID, "outside the arena");
+    setup(), resume_ids(CTX + 1), refused(TKR_E_CONTEXT, "resume_pos: 65 ids");
+    setup(), resume_ids(3), param.temperature = 0.5f, refused(TKR_E_INVALID, "seed");
+    setup(), resume_ids(3), sqe.op = TKR_OP_LOGPROBS, refused(TKR_E_INVALID, "only GENERATE");
+    setup(), sqe.resume_pos = 2;
+    ck_assert_int_eq(intake_read(&intake, &job, &sqe), -EINVAL); /* no parameter block at all */
+}
+END_TEST
+
 START_TEST(random_bytes_never_pass_with_a_value_out_of_range)
 {
     srand(3);
@@ -307,6 +350,8 @@ int main(void)
     tcase_add_test(tc, wrong_messages_are_refused);
     tcase_add_test(tc, a_tail_entry_with_fields_of_another_kind_is_refused);
     tcase_add_test(tc, a_seed_is_drawn_once_per_request_when_none_was_given);
+    tcase_add_test(tc, a_request_may_begin_with_the_ids_that_its_client_has);
+    tcase_add_test(tc, a_resume_whose_numbers_disagree_is_refused);
     tcase_add_test(tc, random_bytes_never_pass_with_a_value_out_of_range);
     suite_add_tcase(suite, tc);
     srunner_set_tap(runner, "-");

@@ -157,6 +157,68 @@ START_TEST(a_full_ring_loses_nothing_and_goes_on_where_it_stopped)
 }
 END_TEST
 
+/* Twenty pieces of random lengths in ids and text, the same for the same seed. */
+static void random_pieces(unsigned seed)
+{
+    char text[80];
+
+    srand(seed);
+    for (int i = 0; i < 20; i++) {
+        int n = rand() % 70;
+
+        memset(text, 'a' + i, (size_t)n);
+        text[n] = '\0';
+        piece((uint32_t)i * 16, 1 + (uint32_t)(rand() % 9), text, rand() % 5 == 0);
+    }
+}
+
+START_TEST(who_resumes_after_any_line_gets_the_lines_that_it_lacks)
+{
+    static struct tkr_cqe all[MAX];
+
+    for (unsigned seed = 1; seed <= 50; seed++) {
+        uint32_t n_all, ids = 0, bytes = 0;
+
+        setup();
+        random_pieces(seed);
+        publish_job(&job, hash);
+        n_all = fake.n_lines;
+        memcpy(all, fake.line, n_all * sizeof *all);
+        for (uint32_t got = 0; got < n_all; got++) {
+            setup();
+            random_pieces(seed);
+            job.ids_out = ids;
+            job.bytes_out = bytes;
+            ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_IDLE);
+            ck_assert_uint_eq(fake.n_lines, n_all - got);
+            ck_assert_mem_eq(fake.line, all + got, fake.n_lines * sizeof *all);
+            ids += all[got].ntok;
+            bytes += all[got].nbytes;
+        }
+    }
+}
+END_TEST
+
+START_TEST(who_says_more_than_it_had_loses_only_its_own_lines)
+{
+    for (unsigned seed = 1; seed <= 400; seed++) {
+        uint32_t ids;
+
+        setup();
+        random_pieces(seed);
+        ids = job.ids_out = (uint32_t)rand() % (req.n_out + 5);
+        job.bytes_out = (uint32_t)rand() % (req.n_text + 500);
+        req.state = REQUEST_ENDED;
+        ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_DONE);
+        for (uint32_t i = 0; i < fake.n_lines; i++) {
+            ck_assert_uint_eq(fake.line[i].pos, ids);
+            ids += fake.line[i].ntok;
+        }
+        ck_assert_uint_ge(ids, req.n_out);
+    }
+}
+END_TEST
+
 START_TEST(the_terminal_comes_after_all_output_even_when_the_ring_is_full)
 {
     piece(1, 1, "a", 0);
@@ -232,6 +294,8 @@ int main(void)
     tcase_add_test(tc, raw_bytes_never_share_a_line_with_text);
     tcase_add_test(tc, a_piece_of_many_ids_takes_several_lines);
     tcase_add_test(tc, a_full_ring_loses_nothing_and_goes_on_where_it_stopped);
+    tcase_add_test(tc, who_resumes_after_any_line_gets_the_lines_that_it_lacks);
+    tcase_add_test(tc, who_says_more_than_it_had_loses_only_its_own_lines);
     tcase_add_test(tc, the_terminal_comes_after_all_output_even_when_the_ring_is_full);
     tcase_add_test(tc, token_ids_come_as_one_bulk_line_before_the_terminal);
     tcase_add_test(tc, results_larger_than_the_bulk_memory_are_refused_before_they_are_computed);

@@ -326,7 +326,7 @@ START_TEST(ids_outside_the_vocabulary_are_refused_by_name)
     stop->n_stop_ids = 2;
     sched_submit(w.sched, stop, w.now_ns);
     check_end(stop, END_INVALID, FINISH_NONE, "");
-    ck_assert_str_eq(stop->message, "stop id 4000000000 is not below 264");
+    ck_assert_str_eq(stop->message, "stop id 4000000000 at 1 is not below 264");
     ck_assert_int_eq(sched_has_work(w.sched), 0);
     world_fini();
 }
@@ -539,6 +539,144 @@ START_TEST(a_stop_id_ends_and_is_not_part_of_the_output)
     check_end(req, END_OK, FINISH_STOP, "ab");
     ck_assert_uint_eq(req->n_out, 2);
     ck_assert_uint_eq(req->n_discarded, 0);
+    world_fini();
+}
+END_TEST
+
+/* ---- going on where another daemon stopped -------------------------------------------------------- */
+
+/* The first k ids of `from`, as its client would offer them. */
+static struct request *resume(const struct request *from, uint32_t script, uint32_t k, const char *stop)
+{
+    struct request *req = take(script, from->n_prompt, from->max_tokens);
+
+    memcpy(req->out_ids, from->out_ids, k * sizeof *req->out_ids);
+    req->n_resume = req->n_out = k;
+    stop_at(req, stop);
+    sched_submit(w.sched, req, w.now_ns);
+    return req;
+}
+
+START_TEST(a_resumed_stream_is_the_whole_stream_wherever_it_was_cut)
+{
+    /* By hand: the stop "lo wo" lies over four tokens; "he" is a begun one that is none. */
+    static const uint32_t ids[] = {'a', FAKE_EURO, 0xac, 'h', FAKE_HELLO, 'l', 'o', ' ', 'w', 'o', 'r'};
+    struct request *whole;
+
+    world_init(opt_default);
+    script_ids(0, ids, 11);
+    whole = take(0, 40, 30);
+    stop_at(whole, "lo wo");
+    sched_submit(w.sched, whole, w.now_ns);
+    run_all();
+    check_end(whole, END_OK, FINISH_STOP, "a\xe2\x82\xachhello ");
+    ck_assert_uint_eq(whole->n_out, 5);
+    for (uint32_t k = 1; k <= whole->n_out; k++) {
+        struct request *req = resume(whole, 0, k, "lo wo");
+
+        run_all();
+        check_end(req, END_OK, FINISH_STOP, "a\xe2\x82\xachhello ");
+        ck_assert_uint_eq(req->n_out, 5);
+        ck_assert_uint_eq(req->n_discarded, whole->n_discarded);
+        ck_assert_uint_eq(req->n_marks, whole->n_marks);
+        ck_assert_mem_eq(req->marks, whole->marks, whole->n_marks * sizeof *req->marks);
+        sched_request_give(w.sched, req);
+    }
+    world_fini();
+}
+END_TEST
+
+START_TEST(received_ids_count_towards_max_tokens)
+{
+    struct request *whole, *full, *most;
+
+    world_init(opt_default);
+    script_text(0, "abcdefgh");
+    whole = submit(0, 3, 5);
+    run_all();
+    full = resume(whole, 0, 5, "xyz");
+    most = resume(whole, 0, 4, "xyz");
+    run_all();
+    check_end(full, END_OK, FINISH_LENGTH, "abcde");
+    check_end(most, END_OK, FINISH_LENGTH, "abcde");
+    ck_assert_uint_eq(full->n_out, 5);
+    ck_assert_uint_eq(full->stamp[STAMP_FIRST], 0); /* nothing was left to generate */
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_stop_string_among_received_ids_ends_at_once)
+{
+    struct request *whole, *req;
+
+    world_init(opt_default);
+    script_text(0, "abcdefgh");
+    whole = submit(0, 3, 8);
+    run_all();
+    req = resume(whole, 0, 6, "cd");
+    run_all();
+    check_end(req, END_OK, FINISH_STOP, "ab");
+    ck_assert_uint_eq(req->n_out, 6); /* they cannot be taken back */
+    ck_assert_uint_eq(req->n_discarded, 0);
+    world_fini();
+}
+END_TEST
+
+static struct request *resume_wrong(uint32_t n, uint32_t bytes, uint32_t id, uint32_t max_tokens)
+{
+    struct request *req = take(0, 500, max_tokens);
+
+    for (uint32_t i = 0; i < n; i++)
+        req->out_ids[i] = id;
+    req->n_resume = req->n_out = n;
+    req->resume_bytes = bytes;
+    sched_submit(w.sched, req, w.now_ns);
+    ck_assert_int_eq(req->state, REQUEST_ENDED);
+    return req;
+}
+
+START_TEST(a_resume_that_cannot_be_is_refused)
+{
+    struct request *req;
+
+    world_init(opt_default);
+    req = resume_wrong(2, 0, FAKE_VOCAB, 5);
+    ck_assert_str_eq(req->message, "resume id 264 at 0 is not below 264");
+    req = resume_wrong(6, 0, 'a', 5);
+    ck_assert_str_eq(req->message, "resume_pos: 6, max_tokens is 5");
+    req = resume_wrong(2, 3 + DETOK_HOLD, 'a', 5);
+    ck_assert_int_eq(req->status, END_INVALID);
+    ck_assert_uint_eq(req->have, 2 + DETOK_HOLD);
+    ck_assert_uint_eq(req->want, 3 + DETOK_HOLD);
+    req = resume_wrong(13, 0, 'a', REQUEST_MAX_TOKENS_NONE);
+    ck_assert_int_eq(req->status, END_CONTEXT);
+    ck_assert_uint_eq(req->have, 512);
+    ck_assert_uint_eq(req->want, 513);
+    ck_assert_int_eq(sched_has_work(w.sched), 0);
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_tokenize_past_its_deadline_or_with_a_wrong_stop_id_is_no_success)
+{
+    struct request *req[4];
+
+    world_init(opt_default);
+    for (uint32_t i = 0; i < 4; i++) {
+        req[i] = take(i, 0, 0);
+        req[i]->op = REQUEST_TOKENIZE;
+        req[i]->n_prompt = 100000; /* more than a context is fine: nothing is computed */
+    }
+    req[0]->deadline_ns = w.now_ns;
+    req[1]->stop_ids[0] = FAKE_VOCAB;
+    req[1]->n_stop_ids = 1;
+    req[2]->cancel = 1;
+    for (uint32_t i = 0; i < 4; i++)
+        sched_submit(w.sched, req[i], w.now_ns);
+    check_end(req[0], END_DEADLINE, FINISH_NONE, "");
+    check_end(req[1], END_INVALID, FINISH_NONE, "");
+    check_end(req[2], END_CANCELLED, FINISH_NONE, "");
+    check_end(req[3], END_OK, FINISH_NONE, "");
     world_fini();
 }
 END_TEST
@@ -992,6 +1130,11 @@ int main(void)
     tcase_add_test(tc, nothing_from_a_stop_string_on_is_delivered_or_counted);
     tcase_add_test(tc, text_that_only_began_like_a_stop_string_comes_at_the_end);
     tcase_add_test(tc, a_stop_id_ends_and_is_not_part_of_the_output);
+    tcase_add_test(tc, a_resumed_stream_is_the_whole_stream_wherever_it_was_cut);
+    tcase_add_test(tc, received_ids_count_towards_max_tokens);
+    tcase_add_test(tc, a_stop_string_among_received_ids_ends_at_once);
+    tcase_add_test(tc, a_resume_that_cannot_be_is_refused);
+    tcase_add_test(tc, a_tokenize_past_its_deadline_or_with_a_wrong_stop_id_is_no_success);
     tcase_add_test(tc, a_row_that_is_not_finite_ends_its_own_request_only);
     tcase_add_test(tc, logprobs_come_for_every_token_but_the_first_however_few_rows_of_logits_there_are);
     tcase_add_test(tc, a_long_prompt_advances_every_step_and_delays_no_decode_row);
