@@ -44,6 +44,20 @@ struct io_client *client_new(struct io *io, int socket)
     return client;
 }
 
+static void queue_bind(struct io_queue *queue, const struct tkr_r_header *r,
+                       const struct tkr_t_header *t)
+{
+    const uint8_t *from = queue->client->r.base;
+    uint8_t *to = queue->client->t.base;
+    uint32_t q = queue->index;
+
+    tkr_ring_in_init(&queue->sq, from + r->sq_off + (size_t)r->sq_stride * q, r->sq_log2);
+    queue->bell = (const void *)(from + r->ctl_off + TKR_R_BELL(q));
+    queue->sq_wait = (const void *)(from + r->ctl_off + TKR_R_SQ_WAIT(q));
+    queue->sq_head = (void *)(to + t->ctl_off + TKR_T_SQ_HEAD(q));
+    queue->need_wakeup = (void *)(to + t->ctl_off + TKR_T_NEED_WAKEUP(q));
+}
+
 int client_bind(struct io_client *client, const struct tkr_r_header *r,
                 const struct tkr_t_header *t)
 {
@@ -61,10 +75,13 @@ int client_bind(struct io_client *client, const struct tkr_r_header *r,
         client->tags[i].active_at = IO_NONE;
     client->max_inflight = n;
 
-    tkr_ring_in_init(&client->sq, from + r->sq_off, r->sq_log2);
+    client->n_queues = r->nsq;
+    for (uint32_t q = 0; q < r->nsq; q++) {
+        client->queue[q] = (struct io_queue){.client = client, .index = q};
+        queue_bind(&client->queue[q], r, t);
+    }
     client->cq_head = (const void *)(from + r->ctl_off + TKR_R_CQ_HEAD);
     client->wait = (const void *)(from + r->ctl_off + TKR_R_WAIT);
-    client->bell = (const void *)(from + r->ctl_off + TKR_R_BELL(0));
     client->cancel = (const void *)(from + r->cancel_off);
     client->release = (const void *)(from + r->release_off);
     client->arena = from + r->arena_off;
@@ -74,8 +91,6 @@ int client_bind(struct io_client *client, const struct tkr_r_header *r,
     client->t_state = (void *)(to + t->ctl_off + TKR_T_STATE);
     client->daemon_cpu = (void *)(to + t->ctl_off + TKR_T_DAEMON_CPU);
     client->cq_bell = (void *)(to + t->ctl_off + TKR_T_CQ_BELL);
-    client->sq_head = (void *)(to + t->ctl_off + TKR_T_SQ_HEAD(0));
-    client->need_wakeup = (void *)(to + t->ctl_off + TKR_T_NEED_WAKEUP(0));
     client->results = (void *)(to + t->res_off);
     client->bulk_base = to + t->bulk_off;
     return 0;
@@ -114,17 +129,13 @@ void client_detach(struct io_client *client)
     }
     for (int i = 0; i < IO_SETS; i++)
         set_remove(io, (enum io_set)i, client);
-    client->queue_state = IO_QUEUE_NONE;
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        queue_move(&client->queue[q], IO_QUEUE_NONE);
     /* The file stays open while a wait on it is armed; the peer learns now. */
     shutdown(client->socket, SHUT_RDWR);
     /* The kernel must not look at R's bell or at our descriptors when they are gone: freed when all
      * came back. */
-    if (client->armed_bell)
-        loop_cancel(io, IO_EVENT_BELL, client->slot);
-    if (client->armed_socket)
-        loop_cancel(io, IO_EVENT_SOCKET, client->slot);
-    if (client->armed_pidfd)
-        loop_cancel(io, IO_EVENT_PIDFD, client->slot);
+    loop_cancel(client);
     io->n_dead++;
     if (client->state == IO_CLIENT_LIVE) {
         client->state = IO_CLIENT_DEAD;
@@ -143,7 +154,7 @@ void client_sweep(struct io *io)
 
         if (!client || client->state != IO_CLIENT_DEAD)
             continue;
-        if (client->armed_bell || client->armed_socket || client->armed_pidfd)
+        if (!loop_idle(client))
             continue;
         /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions. */
         if (!__atomic_load_n(&client->refs, __ATOMIC_ACQUIRE))
@@ -266,8 +277,8 @@ static const char *unsupported(const struct tkr_sqe *sqe, const struct io_client
         return "op: this daemon does not implement it, see the op bitmap";
     if (sqe->flags || sqe->reserved)
         return "flags, reserved: must be zero";
-    if (sqe->resume_pos)
-        return "resume_pos: not supported by this daemon, must be zero";
+    if (sqe->resume_pos && sqe->op != TKR_OP_GENERATE)
+        return "resume_pos: must be zero but for GENERATE";
     if (sqe->class_)
         return "class: not supported by this daemon, must be zero";
     if (sqe->session && sqe->op != TKR_OP_CANCEL)
@@ -393,26 +404,30 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
     }
 }
 
-uint32_t client_take(struct io_client *client)
+uint32_t queue_take(struct io_queue *queue)
 {
+    struct io_client *client = queue->client;
     struct tkr_sqe sqe;
     uint32_t n = 0;
 
     while (n < IO_SLOTS_PER_PASS) {
         if (!client_room(client)) {
-            if (tkr_ring_ready(&client->sq))
+            if (tkr_ring_ready(&queue->sq))
                 set_add(client->io, IO_SET_STARVED, client);
             break;
         }
-        if (tkr_ring_take(&client->sq, &sqe) < 0)
+        if (tkr_ring_take(&queue->sq, &sqe) < 0)
             break;
         client_slot(client, &sqe);
         n++;
     }
     if (n) {
         /* Release pairs with the acquire of sq_head in the client's submit: the slots were read. */
-        TKR_STORE_RELEASE(client->sq_head, client->sq.pos);
-        client->traffic = 1;
+        TKR_STORE_RELEASE(queue->sq_head, queue->sq.pos);
+        queue->traffic = 1;
+        /* Who found the queue full may sleep on sq_head: notify_touched() looks, after its fence. */
+        client->took |= (uint8_t)(1u << queue->index);
+        set_add(client->io, IO_SET_TOUCHED, client);
         client->io->counts.slots += n;
     }
     return n;

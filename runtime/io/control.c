@@ -207,7 +207,7 @@ static void grant_of(struct tkr_grant *ret, const struct io_client *client,
     *ret = (struct tkr_grant){
         .arena_len = line_up(arena > opt->arena_max ? opt->arena_max : arena),
         .bulk_len = line_up(h->bulk_len > opt->bulk_max ? opt->bulk_max : h->bulk_len),
-        .nsq = 1,
+        .nsq = bounded(h->nsq, 1, 1, TKR_NSQ_MAX),
         .sq_log2 = bounded(h->sq_log2, SQ_LOG2_DEFAULT, TKR_SQ_LOG2_MIN, TKR_SQ_LOG2_MAX),
         .cq_log2 = bounded(h->cq_log2, CQ_LOG2_DEFAULT, TKR_CQ_LOG2_MIN, TKR_CQ_LOG2_MAX),
         .max_inflight = bounded(h->max_inflight, INFLIGHT_DEFAULT, 1, opt->inflight_max),
@@ -290,7 +290,7 @@ static void welcome_send(struct io_client *client, const struct tkr_t_header *t)
         .cq_log2 = client->grant.cq_log2,
         .max_inflight = client->grant.max_inflight,
         .colour = client->grant.colour,
-        .doorbell = TKR_DOORBELL_FUTEX,
+        .doorbell = client->io->doorbell,
         .t_region_len = t->region_len,
         .client_id = client->id,
         .daemon_epoch = client->io->epoch,
@@ -429,10 +429,9 @@ static void live(struct io_client *client)
     io->n_half_open--;
     io->n_live++;
     io->counts.attached++;
-    queue_heat(client);
-    loop_poll(io, client->pidfd, POLLIN, IO_EVENT_PIDFD, client->slot);
-    client->armed_pidfd = 1;
-    if (message_send(client->socket, &ready, -1) < 0)
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        queue_heat(&client->queue[q]);
+    if (loop_arm_pidfd(client) < 0 || message_send(client->socket, &ready, -1) < 0)
         client_detach(client);
 }
 
@@ -484,12 +483,6 @@ static void attach(struct io_client *client, const struct message *m)
 
 /* ---- the sockets ---------------------------------------------------------------------------- */
 
-static void socket_arm(struct io_client *client)
-{
-    loop_poll(client->io, client->socket, POLLIN | POLLRDHUP, IO_EVENT_SOCKET, client->slot);
-    client->armed_socket = 1;
-}
-
 void control_socket(struct io_client *client)
 {
     struct message m;
@@ -508,16 +501,16 @@ void control_socket(struct io_client *client)
     } else if (err != -EAGAIN) {
         client_detach(client);
     }
-    if (client->state != IO_CLIENT_DEAD)
-        socket_arm(client);
+    if (client->state != IO_CLIENT_DEAD && loop_arm_socket(client) < 0)
+        client_detach(client);
 }
 
 static void accept_arm(struct io *io)
 {
     if (io->accept_armed || io->listen_fd < 0)
         return;
-    loop_poll(io, io->listen_fd, POLLIN, IO_EVENT_ACCEPT, 0);
-    io->accept_armed = 1;
+    if (loop_arm(io, io->listen_fd, IO_EVENT_ACCEPT) == 0)
+        io->accept_armed = 1;
 }
 
 void control_accept(struct io *io)
@@ -539,8 +532,9 @@ void control_accept(struct io *io)
             io->accept_retry_ns = clock_ns() + IO_HALF_OPEN_NS / 8;
             return;
         }
-        client->idle_since_ns = clock_ns();
-        socket_arm(client);
+        client->accepted_ns = clock_ns();
+        if (loop_arm_socket(client) < 0)
+            client_detach(client);
     }
     io->accept_retry_ns = 0;
     /* A full table takes no more until one is freed; the others wait in the backlog. */
@@ -582,7 +576,7 @@ void control_expire(struct io *io, uint64_t now)
         struct io_client *client = io->table[i];
 
         if (client && (client->state == IO_CLIENT_HELLO || client->state == IO_CLIENT_ATTACH) &&
-            now - client->idle_since_ns > IO_HALF_OPEN_NS)
+            now - client->accepted_ns > IO_HALF_OPEN_NS)
             refuse(client, TKR_REFUSED_MESSAGE, IO_HALF_OPEN_NS, 0, "the attach took too long");
     }
     /* Last, since whom this takes came after now. */

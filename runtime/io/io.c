@@ -67,6 +67,11 @@ static int tables_new(struct io *io)
         if (!io->set[i])
             return -ENOMEM;
     }
+    for (int i = IO_QUEUE_HOT; i < IO_QUEUE_STATES; i++) {
+        io->queues[i] = calloc((size_t)io->table_max * TKR_NSQ_MAX, sizeof(struct io_queue *));
+        if (!io->queues[i])
+            return -ENOMEM;
+    }
     return 0;
 }
 
@@ -103,8 +108,9 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
         diag_set(diag, "eventfd: %s", strerror(-err));
         goto fail;
     }
-    loop_poll(io, io->kick_fd, POLLIN, IO_EVENT_KICK, 0);
-    err = waker_new(&io->waker, io->table_max);
+    err = loop_arm(io, io->kick_fd, IO_EVENT_KICK);
+    if (err == 0)
+        err = waker_new(&io->waker, io->table_max);
     if (err < 0)
         goto fail;
 
@@ -124,9 +130,11 @@ void io_free(struct io *io)
         if (io->table[i])
             client_detach(io->table[i]);
     /* The kernel gives the waits back; a client that the caller still holds keeps its memory. */
-    for (int i = 0; io->ring_ready && io->n_dead && i < FREE_TRIES; i++) {
-        loop_wait(io, 1000000);
+    for (int i = 0; io->loop && i < FREE_TRIES; i++) {
         client_sweep(io);
+        if (!io->n_dead)
+            break;
+        loop_wait(io, 1000000);
     }
     loop_fini(io);
     waker_free(io->waker);
@@ -135,6 +143,8 @@ void io_free(struct io *io)
         close(io->kick_fd);
     for (int i = 0; i < IO_SETS; i++)
         free(io->set[i]);
+    for (int i = 0; i < IO_QUEUE_STATES; i++)
+        free(io->queues[i]);
     free(io->table);
     free((char *)(uintptr_t)io->opt.socket_path);
     free(io);
@@ -184,45 +194,43 @@ void io_counts(const struct io *io, struct io_counts *ret)
 {
     *ret = io->counts;
     ret->clients = io->n_live;
-    ret->hot = io->n_set[IO_SET_HOT];
-    ret->parked = io->n_set[IO_SET_PARKED];
-}
-
-const char *io_mode(const struct io *io)
-{
-    (void)io;
-    return "io_uring+futex";
+    ret->hot = io->n_queues[IO_QUEUE_HOT];
+    ret->parked = io->n_queues[IO_QUEUE_PARKED];
 }
 
 /* ---- the pass ------------------------------------------------------------------------------- */
 
-void queue_heat(struct io_client *client)
+void queue_heat(struct io_queue *queue)
 {
-    struct io *io = client->io;
+    struct io *io = queue->client->io;
 
-    if (client->queue_state == IO_QUEUE_HOT)
+    if (queue->state == IO_QUEUE_HOT)
         return;
-    set_remove(io, IO_SET_PARKED, client);
-    set_remove(io, IO_SET_BLOCKED, client);
-    set_add(io, IO_SET_HOT, client);
-    client->queue_state = IO_QUEUE_HOT;
-    client->traffic = 1;
-    TKR_STORE_RELAXED(client->daemon_cpu, (uint32_t)io->cpu);
+    queue_move(queue, IO_QUEUE_HOT);
+    queue->traffic = 1;
+    TKR_STORE_RELAXED(queue->client->daemon_cpu, (uint32_t)io->cpu);
     /* A client that still sees 1 rings for nothing; its slot is found by the pass either way. */
-    TKR_STORE_RELAXED(client->need_wakeup, 0);
+    TKR_STORE_RELAXED(queue->need_wakeup, 0);
+}
+
+void client_rung(struct io_client *client)
+{
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        if (client->queue[q].state == IO_QUEUE_PARKED)
+            queue_heat(&client->queue[q]);
 }
 
 /* One parked queue a pass: a busy ring thread then notices its client without the way through the
  * kernel. */
 static void parked_peek(struct io *io)
 {
-    struct io_client *client;
+    struct io_queue *queue;
 
-    if (++io->parked_at >= io->n_set[IO_SET_PARKED])
+    if (++io->parked_at >= io->n_queues[IO_QUEUE_PARKED])
         io->parked_at = 0;
-    client = io->set[IO_SET_PARKED][io->parked_at];
-    if (tkr_ring_ready(&client->sq))
-        queue_heat(client);
+    queue = io->queues[IO_QUEUE_PARKED][io->parked_at];
+    if (tkr_ring_ready(&queue->sq))
+        queue_heat(queue);
 }
 
 void io_busy(struct io *io, int busy)
@@ -234,12 +242,12 @@ uint32_t io_pass(struct io *io)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < io->n_set[IO_SET_HOT]; i++)
-        n += client_take(io->set[IO_SET_HOT][i]);
+    for (uint32_t i = 0; i < io->n_queues[IO_QUEUE_HOT]; i++)
+        n += queue_take(io->queues[IO_QUEUE_HOT][i]);
     for (uint32_t i = io->n_set[IO_SET_BUSY]; i-- > 0;)
         if (i < io->n_set[IO_SET_BUSY])
             client_cancels(io->set[IO_SET_BUSY][i]);
-    if (io->n_set[IO_SET_PARKED])
+    if (io->n_queues[IO_QUEUE_PARKED])
         parked_peek(io);
     if (io->n_set[IO_SET_TOUCHED])
         notify_touched(io);
@@ -265,9 +273,12 @@ static int kick_taken(struct io *io)
 static int hot_spin(struct io *io)
 {
     for (int i = 0; i < SPINS; i++) {
-        for (uint32_t h = 0; h < io->n_set[IO_SET_HOT]; h++)
-            if (tkr_ring_ready(&io->set[IO_SET_HOT][h]->sq) && client_room(io->set[IO_SET_HOT][h]))
+        for (uint32_t h = 0; h < io->n_queues[IO_QUEUE_HOT]; h++) {
+            const struct io_queue *queue = io->queues[IO_QUEUE_HOT][h];
+
+            if (tkr_ring_ready(&queue->sq) && client_room(queue->client))
                 return 1;
+        }
         if (loop_flagged(io) || __atomic_load_n(&io->kicked, __ATOMIC_RELAXED))
             return 1;
         tkr_pause();
@@ -275,34 +286,31 @@ static int hot_spin(struct io *io)
     return 0;
 }
 
-/* HOT to PARKED or BLOCKED for every queue that had no traffic for long enough. */
+/* HOT to PARKED or BLOCKED, after a time without traffic. */
+static void queue_rest(struct io_queue *queue)
+{
+    if (tkr_ring_ready(&queue->sq)) {
+        if (client_room(queue->client))
+            return;
+        queue_move(queue, IO_QUEUE_BLOCKED);
+        set_add(queue->client->io, IO_SET_STARVED, queue->client);
+    } else if (tkr_doorbell_park(queue->bell, queue->need_wakeup, &queue->sq, &queue->bell_value)) {
+        queue_move(queue, IO_QUEUE_PARKED);
+        loop_bell(queue);
+    }
+}
+
+/* Each queue has its own idle timer. No system call but for a bell that has to be armed. */
 static void hot_park(struct io *io, uint64_t now)
 {
-    for (uint32_t i = io->n_set[IO_SET_HOT]; i-- > 0;) {
-        struct io_client *client = io->set[IO_SET_HOT][i];
+    for (uint32_t i = io->n_queues[IO_QUEUE_HOT]; i-- > 0;) {
+        struct io_queue *queue = io->queues[IO_QUEUE_HOT][i];
 
-        if (client->traffic) {
-            client->traffic = 0;
-            client->idle_since_ns = now;
-            continue;
-        }
-        if (now - client->idle_since_ns < io->opt.idle_park_ns)
-            continue;
-        if (tkr_ring_ready(&client->sq)) {
-            if (client_room(client))
-                continue;
-            set_remove(io, IO_SET_HOT, client);
-            set_add(io, IO_SET_BLOCKED, client);
-            set_add(io, IO_SET_STARVED, client);
-            client->queue_state = IO_QUEUE_BLOCKED;
-        } else if (tkr_doorbell_park(client->bell, client->need_wakeup, &client->sq,
-                                     &client->bell_value)) {
-            set_remove(io, IO_SET_HOT, client);
-            set_add(io, IO_SET_PARKED, client);
-            client->queue_state = IO_QUEUE_PARKED;
-            /* A wait left from an earlier time fires for the next wake just as well. */
-            if (!client->armed_bell)
-                loop_bell(client);
+        if (queue->traffic) {
+            queue->traffic = 0;
+            queue->idle_since_ns = now;
+        } else if (now - queue->idle_since_ns >= io->opt.idle_park_ns) {
+            queue_rest(queue);
         }
     }
     loop_submit(io);
@@ -319,8 +327,9 @@ static int starved_look(struct io *io)
         if (!client_room(client))
             continue;
         set_remove(io, IO_SET_STARVED, client);
-        if (client->queue_state == IO_QUEUE_BLOCKED)
-            queue_heat(client);
+        for (uint32_t q = 0; q < client->n_queues; q++)
+            if (client->queue[q].state == IO_QUEUE_BLOCKED)
+                queue_heat(&client->queue[q]);
         found = 1;
     }
     if (found)
@@ -333,10 +342,14 @@ void io_control(struct io *io)
     control_run(io);
     /* A caller that always has work never comes to io_sleep(), which sees to these otherwise. */
     if (io->busy) {
-        control_expire(io, clock_ns());
-        loop_submit(io);
+        uint64_t now = clock_ns();
+
+        control_expire(io, now);
+        hot_park(io, now);
         starved_look(io);
     }
+    if (io->n_set[IO_SET_RUNG])
+        loop_rearm(io);
     client_sweep(io);
 }
 
@@ -347,8 +360,8 @@ static void cpu_publish(struct io *io)
     if (cpu == io->cpu)
         return;
     io->cpu = cpu;
-    for (uint32_t i = 0; i < io->n_set[IO_SET_HOT]; i++)
-        TKR_STORE_RELAXED(io->set[IO_SET_HOT][i]->daemon_cpu, (uint32_t)cpu);
+    for (uint32_t i = 0; i < io->n_queues[IO_QUEUE_HOT]; i++)
+        TKR_STORE_RELAXED(io->queues[IO_QUEUE_HOT][i]->client->daemon_cpu, (uint32_t)cpu);
 }
 
 static uint64_t sleep_timeout(const struct io *io, uint64_t until_ns, uint64_t now)
@@ -374,7 +387,7 @@ void io_sleep(struct io *io, uint64_t until_ns)
         notify_touched(io);
     if (io->n_set[IO_SET_DUE])
         notify_due(io, 0);
-    if (io->n_set[IO_SET_HOT] && hot_spin(io) && !loop_flagged(io)) {
+    if (io->n_queues[IO_QUEUE_HOT] && hot_spin(io) && !loop_flagged(io)) {
         kick_taken(io);
         return;
     }
@@ -386,8 +399,8 @@ void io_sleep(struct io *io, uint64_t until_ns)
     cpu_publish(io);
     control_expire(io, now);
     hot_park(io, now);
-    if (kick_taken(io) || starved_look(io) || io->n_set[IO_SET_HOT] || io->n_set[IO_SET_DUE] ||
-        io->n_set[IO_SET_TOUCHED])
+    if (kick_taken(io) || starved_look(io) || io->n_queues[IO_QUEUE_HOT] ||
+        io->n_set[IO_SET_DUE] || io->n_set[IO_SET_TOUCHED])
         return;
     loop_wait(io, sleep_timeout(io, until_ns, now));
     if (io->n_set[IO_SET_STARVED] && !starved_look(io) &&

@@ -4,9 +4,9 @@
  *
  * One io_uring (SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG) on the ring thread carries: accept
  * and messages of the control socket, FUTEX_WAIT on the bells of parked queues, POLL on pidfds, a
- * timer and an eventfd that other threads (signals, text worker) use to wake the loop. The ring
- * thread makes passes over the hot list; when nothing is hot and the daemon has no work it sleeps
- * in io_uring_enter.
+ * timer and an eventfd that other threads (signals, text worker) use to wake the loop. Where the
+ * kernel has less, the socket is the doorbell and epoll waits (loop.h). The ring thread makes passes
+ * over the hot list; when nothing is hot and the daemon has no work it sleeps.
  *
  * The daemon never trusts a byte that it reads from R nor reads back what it wrote to T. Callbacks
  * run on the ring thread. io knows nothing of models or requests beyond tags.
@@ -24,7 +24,15 @@
 struct io;
 struct io_client; /* lives until on_detach returned and io_client_unref()'d to zero */
 
+enum io_kind { IO_KIND_AUTO, IO_KIND_URING, IO_KIND_EPOLL };
+enum io_doorbell { IO_DOORBELL_AUTO, IO_DOORBELL_FUTEX, IO_DOORBELL_SOCKET };
+/* "auto", "uring", "epoll"; "auto", "futex", "socket": 0 or -EINVAL. */
+int io_kind_parse(const char *text, enum io_kind *ret_kind);
+int io_doorbell_parse(const char *text, enum io_doorbell *ret_doorbell);
+
 struct io_opt {
+    enum io_kind io;           /* AUTO: io_uring if this host has it, else epoll */
+    enum io_doorbell doorbell; /* AUTO: futex if the kernel can wait for one, else socket */
     const char *socket_path;
     mode_t socket_mode;    /* 0600 */
     uint32_t clients_max;  /* 4096 */
@@ -138,6 +146,9 @@ typedef void io_report_fn(void *ctx, uint32_t place, struct tkr_stats_client *cl
 uint32_t io_clients_report(const struct io *io, uint32_t from, uint32_t clients_max,
                            io_report_fn *fn, void *ctx);
 
-const char *io_mode(const struct io *io); /* "io_uring+futex" for the start line */
+/* What runs: "io_uring+futex", "io_uring+socket" or "epoll+socket". */
+const char *io_mode(const struct io *io);
+/* Why AUTO took less than the best, in one line; "" when it did not. */
+const char *io_note(const struct io *io);
 
 #endif

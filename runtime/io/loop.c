@@ -1,140 +1,254 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loop.c - the ring thread's io_uring.
- *
- * DEFER_TASKRUN: completions are made only in our own system calls, so a client that rings cannot
- * interrupt a step; TASKRUN_FLAG: one load tells that some are waiting. It carries polls of the
- * listening socket, the control sockets, the pidfds and the kick eventfd, and one FUTEX_WAIT per
- * parked queue. The futex wait is one-shot: a hostile client can force one completion per re-arm,
- * no more. liburing 2.3 has no call for it, so its entry is filled in here.
+ * loop.c - which way of waiting this host allows, and what an event means.
  */
 #include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/utsname.h>
+#include <sys/socket.h>
 #include <unistd.h>
+#include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-#define OP_FUTEX_WAIT 51 /* IORING_OP_FUTEX_WAIT, Linux 6.7 */
-#define FUTEX2_U32    2  /* FUTEX2_SIZE_U32, shared */
-#define SQ_ENTRIES    256u
+#define BYTES_PER_EVENT 8u          /* rings taken from a socket at one go; one is usual */
+#define REARM_NS        1000000ull  /* a doorbell that fired, of a client that does not park */
 
-static uint64_t user_data(enum io_event event, uint32_t slot)
+static uint64_t event_data(enum io_event event, uint32_t slot)
 {
     return (uint64_t)event << 56 | slot;
 }
 
-int loop_init(struct io *io, struct diag *diag)
-{
-    struct io_uring_params params = {
-        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                 IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CQSIZE,
-        .cq_entries = SQ_ENTRIES * 2,
-    };
-    struct io_uring_probe *probe;
-    struct utsname host = {.release = "?"};
-    int err, has_futex;
+/* ---- choosing ------------------------------------------------------------------------------- */
 
-    /* Every wait that can be armed at once may complete at once: socket, pidfd and bell of each
-     * client. */
-    while (params.cq_entries < 3 * io->table_max + SQ_ENTRIES)
-        params.cq_entries *= 2;
-    uname(&host);
-    err = io_uring_queue_init_params(SQ_ENTRIES, &io->ring, &params);
-    if (err == -ENOMEM) {
-        diag_set(diag, "no memory for io_uring with %u entries: raise LimitMEMLOCK (ulimit -l)",
-                 params.cq_entries);
-        return err;
+int io_kind_parse(const char *text, enum io_kind *ret_kind)
+{
+    static const char *const names[] = {"auto", "uring", "epoll"};
+
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strcmp(text, names[i])) {
+            *ret_kind = (enum io_kind)i;
+            return 0;
+        }
     }
-    if (err < 0) {
-        diag_set(diag,
-                 "io_uring is not available: %s (Linux %s; 6.7 or newer is needed, and neither "
-                 "kernel.io_uring_disabled nor a seccomp filter may forbid it)",
-                 strerror(-err), host.release);
-        return err;
+    return -EINVAL;
+}
+
+int io_doorbell_parse(const char *text, enum io_doorbell *ret_doorbell)
+{
+    static const char *const names[] = {"auto", "futex", "socket"};
+
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strcmp(text, names[i])) {
+            *ret_doorbell = (enum io_doorbell)i;
+            return 0;
+        }
     }
-    io->ring_ready = 1;
-    probe = io_uring_get_probe_ring(&io->ring);
-    has_futex = probe && io_uring_opcode_supported(probe, OP_FUTEX_WAIT);
-    free(probe);
-    if (!has_futex) {
-        diag_set(diag, "Linux %s: its io_uring has no FUTEX_WAIT; 6.7 or newer is needed",
-                 host.release);
+    return -EINVAL;
+}
+
+const char *io_mode(const struct io *io)
+{
+    if (io->loop == &loop_epoll)
+        return "epoll+socket";
+    return io->doorbell == TKR_DOORBELL_FUTEX ? "io_uring+futex" : "io_uring+socket";
+}
+
+const char *io_note(const struct io *io)
+{
+    return io->note.text;
+}
+
+static int uring_choose(struct io *io, struct diag *diag)
+{
+    int err = loop_uring.init(io, diag);
+
+    if (err < 0)
+        return err;
+    io->loop = &loop_uring;
+    if (io->opt.doorbell == IO_DOORBELL_SOCKET)
+        return 0;
+    if (uring_has_futex(io)) {
+        io->doorbell = TKR_DOORBELL_FUTEX;
+    } else if (io->opt.doorbell == IO_DOORBELL_FUTEX) {
+        diag_set(diag, "doorbell futex: this kernel's io_uring has no FUTEX_WAIT (Linux 6.7 has), "
+                       "so it must be auto or socket");
         return -EOPNOTSUPP;
+    } else {
+        diag_set(&io->note, "this kernel's io_uring has no FUTEX_WAIT (Linux 6.7 has): clients "
+                            "ring on their sockets");
     }
     return 0;
 }
 
+int loop_init(struct io *io, struct diag *diag)
+{
+    int err;
+
+    io->doorbell = TKR_DOORBELL_SOCKET;
+    if (io->opt.io == IO_KIND_EPOLL && io->opt.doorbell == IO_DOORBELL_FUTEX) {
+        diag_set(diag, "io epoll cannot wait for futexes: doorbell must be auto or socket");
+        return -EINVAL;
+    }
+    if (io->opt.io != IO_KIND_EPOLL) {
+        err = uring_choose(io, diag);
+        /* A futex as doorbell was asked for, and only io_uring can wait for it. */
+        if (io->loop || io->opt.io == IO_KIND_URING || io->opt.doorbell == IO_DOORBELL_FUTEX)
+            return err;
+        diag_set(&io->note, "io_uring is not available (%s): epoll is used, and clients ring on "
+                            "their sockets", strerror(-err));
+    }
+    err = loop_epoll.init(io, diag);
+    if (err == 0)
+        io->loop = &loop_epoll;
+    return err;
+}
+
 void loop_fini(struct io *io)
 {
-    if (io->ring_ready)
-        io_uring_queue_exit(&io->ring);
-    io->ring_ready = 0;
+    if (io->loop)
+        io->loop->fini(io);
+    io->loop = NULL;
 }
 
-static struct io_uring_sqe *loop_sqe(struct io *io, enum io_event event, uint32_t slot)
-{
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
+/* ---- arming --------------------------------------------------------------------------------- */
 
-    while (!sqe) {
-        loop_submit(io);
-        sqe = io_uring_get_sqe(&io->ring);
+int loop_arm(struct io *io, int fd, enum io_event event)
+{
+    return io->loop->poll(io, fd, POLLIN, event_data(event, 0));
+}
+
+int loop_arm_socket(struct io_client *client)
+{
+    int err = client->io->loop->poll(client->io, client->socket, POLLIN | POLLRDHUP,
+                                     event_data(IO_EVENT_SOCKET, client->slot));
+
+    client->armed_socket = err == 0;
+    return err;
+}
+
+int loop_arm_pidfd(struct io_client *client)
+{
+    int err = client->io->loop->poll(client->io, client->pidfd, POLLIN,
+                                     event_data(IO_EVENT_PIDFD, client->slot));
+
+    client->armed_pidfd = err == 0;
+    return err;
+}
+
+void loop_bell(struct io_queue *queue)
+{
+    struct io_client *client = queue->client;
+    struct io *io = client->io;
+
+    if (io->doorbell == TKR_DOORBELL_SOCKET) {
+        set_remove(io, IO_SET_RUNG, client);
+        /* Bytes that are there already make it fire at once. */
+        if (!client->armed_socket)
+            loop_arm_socket(client);
+    } else if (!(client->armed_bells >> queue->index & 1)) {
+        /* A wait left from an earlier time fires for the next wake just as well. */
+        uring_futex(io, queue->bell, queue->bell_value,
+                    event_data(IO_EVENT_BELL, queue_number(queue)));
+        client->armed_bells |= (uint8_t)(1u << queue->index);
     }
-    io_uring_prep_nop(sqe);
-    sqe->user_data = user_data(event, slot);
-    return sqe;
 }
 
-void loop_poll(struct io *io, int fd, uint32_t events, enum io_event event, uint32_t slot)
+void loop_rearm(struct io *io)
 {
-    struct io_uring_sqe *sqe = loop_sqe(io, event, slot);
+    uint64_t now = clock_ns();
 
-    io_uring_prep_poll_add(sqe, fd, events);
-    sqe->user_data = user_data(event, slot);
+    for (uint32_t i = io->n_set[IO_SET_RUNG]; i-- > 0;) {
+        struct io_client *client = io->set[IO_SET_RUNG][i];
+
+        if (now - client->rung_ns < REARM_NS)
+            continue;
+        set_remove(io, IO_SET_RUNG, client);
+        loop_arm_socket(client);
+    }
 }
 
-void loop_bell(struct io_client *client)
+void loop_cancel(struct io_client *client)
 {
-    struct io_uring_sqe *sqe = loop_sqe(client->io, IO_EVENT_BELL, client->slot);
+    struct io *io = client->io;
+    const struct loop_ops *loop = io->loop;
 
-    sqe->opcode = OP_FUTEX_WAIT;
-    sqe->fd = FUTEX2_U32;
-    sqe->addr = (uint64_t)(uintptr_t)client->bell;
-    sqe->off = client->bell_value;
-    sqe->addr3 = UINT32_MAX; /* every bit of the wake mask */
-    client->armed_bell = 1;
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        if (client->armed_bells >> q & 1)
+            loop->cancel(io, -1, event_data(IO_EVENT_BELL, queue_number(&client->queue[q])));
+    if (client->armed_socket &&
+        loop->cancel(io, client->socket, event_data(IO_EVENT_SOCKET, client->slot)))
+        client->armed_socket = 0;
+    if (client->armed_pidfd &&
+        loop->cancel(io, client->pidfd, event_data(IO_EVENT_PIDFD, client->slot)))
+        client->armed_pidfd = 0;
 }
 
-void loop_cancel(struct io *io, enum io_event event, uint32_t slot)
+int loop_idle(const struct io_client *client)
 {
-    struct io_uring_sqe *sqe = loop_sqe(io, IO_EVENT_NONE, 0);
-
-    io_uring_prep_cancel64(sqe, user_data(event, slot), 0);
-    sqe->user_data = user_data(IO_EVENT_NONE, 0);
-    sqe->flags |= IOSQE_CQE_SKIP_SUCCESS;
+    return !client->armed_bells && !client->armed_socket && !client->armed_pidfd;
 }
 
-void loop_submit(struct io *io)
-{
-    int ret;
+/* ---- events --------------------------------------------------------------------------------- */
 
-    if (!io_uring_sq_ready(&io->ring))
+/* Takes a bounded number of rings off the socket: what is left makes the next wait fire. -EAGAIN:
+ * nothing there; -EPIPE: a hang-up, or what no doorbell carries. */
+static int rings_take(int socket)
+{
+    uint8_t bytes[BYTES_PER_EVENT];
+    struct iovec iov[BYTES_PER_EVENT];
+    struct mmsghdr messages[BYTES_PER_EVENT];
+    int n;
+
+    memset(messages, 0, sizeof messages);
+    for (unsigned i = 0; i < BYTES_PER_EVENT; i++) {
+        iov[i] = (struct iovec){.iov_base = &bytes[i], .iov_len = 1};
+        messages[i].msg_hdr.msg_iov = &iov[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    /* Without room for them the kernel closes descriptors that came along. */
+    n = recvmmsg(socket, messages, BYTES_PER_EVENT, MSG_DONTWAIT, NULL);
+    if (n < 0)
+        return errno == EINTR ? -EAGAIN : -errno;
+    for (int i = 0; i < n; i++)
+        if (!messages[i].msg_len || (messages[i].msg_hdr.msg_flags & MSG_CTRUNC))
+            return -EPIPE;
+    return 0;
+}
+
+/* The socket of an attached client whose doorbell it is. */
+static void socket_rang(struct io_client *client)
+{
+    int err = rings_take(client->socket);
+
+    if (err < 0 && err != -EAGAIN) {
+        client_detach(client);
         return;
-    do
-        ret = io_uring_submit(&io->ring);
-    while (ret == -EINTR || ret == -EAGAIN || ret == -EBUSY);
+    }
+    client->rung_ns = clock_ns();
+    set_add(client->io, IO_SET_RUNG, client);
+    client_rung(client);
 }
 
-static void loop_kicked(struct io *io)
+static void bell_rang(struct io *io, uint32_t number)
+{
+    struct io_client *client = io->table[number / TKR_NSQ_MAX];
+    struct io_queue *queue = &client->queue[number % TKR_NSQ_MAX];
+
+    client->armed_bells &= (uint8_t)~(1u << queue->index);
+    if (client->state == IO_CLIENT_LIVE && queue->state == IO_QUEUE_PARKED)
+        queue_heat(queue);
+}
+
+static void kicked(struct io *io)
 {
     uint64_t count;
     ssize_t ret = read(io->kick_fd, &count, sizeof count); /* non-blocking; only empties it */
 
     (void)ret;
-    loop_poll(io, io->kick_fd, POLLIN, IO_EVENT_KICK, 0);
+    loop_arm(io, io->kick_fd, IO_EVENT_KICK);
 }
 
-static void loop_handle(struct io *io, uint64_t data)
+void loop_handle(struct io *io, uint64_t data)
 {
     uint32_t slot = (uint32_t)data;
     struct io_client *client = slot < io->table_max ? io->table[slot] : NULL;
@@ -146,11 +260,13 @@ static void loop_handle(struct io *io, uint64_t data)
         control_defer(io, NULL);
         break;
     case IO_EVENT_KICK:
-        loop_kicked(io);
+        kicked(io);
         break;
     case IO_EVENT_SOCKET:
         client->armed_socket = 0;
-        if (client->state != IO_CLIENT_DEAD)
+        if (client->state == IO_CLIENT_LIVE && io->doorbell == TKR_DOORBELL_SOCKET)
+            socket_rang(client);
+        else if (client->state != IO_CLIENT_DEAD)
             control_defer(io, client);
         break;
     case IO_EVENT_PIDFD:
@@ -158,54 +274,29 @@ static void loop_handle(struct io *io, uint64_t data)
         client_detach(client);
         break;
     case IO_EVENT_BELL:
-        client->armed_bell = 0;
-        if (client->state == IO_CLIENT_LIVE && client->queue_state == IO_QUEUE_PARKED)
-            queue_heat(client);
+        bell_rang(io, slot);
         break;
     case IO_EVENT_NONE:
         break;
     }
 }
 
-static void loop_reap(struct io *io)
+void loop_submit(struct io *io)
 {
-    struct io_uring_cqe *cqe;
-
-    for (uint32_t n = 0; n < IO_EVENTS_PER_PASS && !io_uring_peek_cqe(&io->ring, &cqe); n++) {
-        uint64_t data = cqe->user_data;
-
-        io_uring_cqe_seen(&io->ring, cqe);
-        loop_handle(io, data);
-    }
-    loop_submit(io);
+    io->loop->submit(io);
 }
 
 int loop_flagged(const struct io *io)
 {
-    /* The kernel sets TASKRUN in the ring's flags; more than one batch may be there already. */
-    return (IO_URING_READ_ONCE(*io->ring.sq.kflags) &
-            (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) ||
-           io_uring_cq_ready(&io->ring);
+    return io->loop->flagged(io);
 }
 
 void loop_events(struct io *io)
 {
-    if (!io_uring_cq_ready(&io->ring))
-        io_uring_get_events(&io->ring);
-    loop_reap(io);
+    io->loop->wait(io, 0);
 }
 
 void loop_wait(struct io *io, uint64_t timeout_ns)
 {
-    struct __kernel_timespec ts = {
-        .tv_sec = (long long)(timeout_ns / 1000000000u),
-        .tv_nsec = (long long)(timeout_ns % 1000000000u),
-    };
-    struct io_uring_cqe *cqe;
-
-    if (timeout_ns == UINT64_MAX)
-        io_uring_submit_and_wait(&io->ring, 1);
-    else
-        io_uring_submit_and_wait_timeout(&io->ring, &cqe, 1, &ts, NULL);
-    loop_reap(io);
+    io->loop->wait(io, timeout_ns);
 }

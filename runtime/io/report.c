@@ -31,30 +31,33 @@ static uint16_t flags_of(const struct io_client *client)
 
 static void client_report(const struct io_client *client, struct tkr_stats_client *ret)
 {
+    uint8_t in[IO_QUEUE_STATES] = {0};
+
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        in[client->queue[q].state] |= (uint8_t)(1u << q);
     *ret = (struct tkr_stats_client){
         .id = client->id,
         .pid = (uint32_t)client->pid,
         .uid = client->uid,
         .attached_ns = client->attached_ns,
-        .n_queues = 1,
-        .hot = client->queue_state == IO_QUEUE_HOT,
-        .parked = client->queue_state == IO_QUEUE_PARKED,
-        .blocked = client->queue_state == IO_QUEUE_BLOCKED,
-        .need_wakeup = client->queue_state == IO_QUEUE_PARKED,
-        .bells = client->armed_bell,
+        .n_queues = (uint8_t)client->n_queues,
+        .hot = in[IO_QUEUE_HOT],
+        .parked = in[IO_QUEUE_PARKED],
+        .blocked = in[IO_QUEUE_BLOCKED],
+        .need_wakeup = in[IO_QUEUE_PARKED],
+        .bells = client->armed_bells,
         .flags = flags_of(client),
         .inflight = client->n_active,
         .inflight_max = client->max_inflight,
-        .slots = client->sq.pos,
         .rejected = client->n_rejected,
         .wait = TKR_LOAD_RELAXED(client->wait),
         .cq_pos = client->cq.pos,
         .cq_head = client->cq.head,
         .reserved = client->reserved,
         .cq_slots = client->cq.mask + 1,
-        .sq_pos = {client->sq.pos},
-        .sq_head = {client->sq.pos},
     };
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        ret->slots += ret->sq_pos[q] = ret->sq_head[q] = client->queue[q].sq.pos;
     library_copy(ret->library, client->library, sizeof ret->library);
     for (uint32_t i = 0; i < client->n_active && i < TKR_STATS_TAGS; i++)
         ret->tags[i] = client->active[i];

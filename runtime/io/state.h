@@ -3,7 +3,7 @@
  * state.h - what the files of runtime/io share: the transport, its clients, and who calls whom.
  *
  *   io.c       the public calls: the pass, sleeping, parking
- *   loop.c     io_uring: arming, reaping, cancelling
+ *   loop.h     waiting: loop.c, loop_uring.c, loop_epoll.c
  *   control.c  the socket: accept, attach, refusals
  *   client.c   one client: checking slots, publishing, tags, bulk memory, the end
  *   notify.c   the waker thread
@@ -18,12 +18,13 @@
 #include <poll.h>
 #include <pthread.h>
 #include "runtime/io/io.h"
+#include "runtime/io/loop.h"
 #include "shm/doorbell.h"
 #include "shm/region.h"
 #include "shm/ring.h"
 
 #define IO_SLOTS_PER_PASS  8u  /* of one queue: a flood costs the others at most this */
-#define IO_EVENTS_PER_PASS 64u /* io_uring completions handled in one go */
+#define IO_EVENTS_PER_PASS 64u /* events handled in one go */
 #define IO_CONNS_SPARE     16u /* connections beyond clients_max that still get a typed refusal */
 #define IO_HALF_OPEN_NS                                                                            \
     3000000000ull /* from accept to READY; populating 16 MiB takes milliseconds */
@@ -37,15 +38,6 @@
 #define IO_STARVED_TICK_NS     1000000ull
 #define IO_STARVED_TICK_MAX_NS 16000000ull
 
-enum io_event { /* high byte of user_data */
-                IO_EVENT_NONE = 0,
-                IO_EVENT_ACCEPT,
-                IO_EVENT_KICK,
-                IO_EVENT_SOCKET, /* these three: low bits are the client's slot in io->table */
-                IO_EVENT_PIDFD,
-                IO_EVENT_BELL
-};
-
 enum io_client_state {
     IO_CLIENT_HELLO,  /* accepted, HELLO awaited */
     IO_CLIENT_ATTACH, /* WELCOME sent, ATTACH awaited */
@@ -55,9 +47,10 @@ enum io_client_state {
 
 enum io_queue_state {
     IO_QUEUE_NONE,
-    IO_QUEUE_HOT,    /* polled in each pass */
-    IO_QUEUE_PARKED, /* need_wakeup is set and FUTEX_WAIT is armed on the bell */
-    IO_QUEUE_BLOCKED /* has a slot whose answer finds no room in the CQ */
+    IO_QUEUE_HOT,     /* polled in each pass */
+    IO_QUEUE_PARKED,  /* need_wakeup is set and the doorbell is armed */
+    IO_QUEUE_BLOCKED, /* has a slot whose answer finds no room in the CQ */
+    IO_QUEUE_STATES
 };
 
 struct io_tag {
@@ -70,25 +63,38 @@ struct io_tag {
 
 /* A set of clients: a dense array with back-pointers, so that adding and removing cost O(1). */
 enum io_set {
-    IO_SET_HOT,
-    IO_SET_PARKED,
-    IO_SET_BLOCKED,
     IO_SET_BUSY,    /* have active tags: cancel words are polled */
-    IO_SET_TOUCHED, /* something was published since the last fence */
+    IO_SET_TOUCHED, /* something was published or taken since the last fence */
     IO_SET_DUE,     /* to be woken */
     IO_SET_STARVED, /* something could not be published or taken: the CQ is full */
     IO_SET_CONTROL, /* the control socket has something */
+    IO_SET_RUNG,    /* its socket rang as a doorbell and is not armed */
     IO_SETS
+};
+
+/* What client->due holds besides bit q: wake who sleeps on sq_head[q]. */
+#define IO_DUE_BELL   0x100u /* on cq_bell */
+#define IO_DUE_SOCKET 0x200u /* by a byte on its socket */
+
+struct io_queue { /* one submission queue; tags belong to the whole connection */
+    struct io_client *client;
+    uint32_t index; /* q */
+    enum io_queue_state state;
+    uint32_t at; /* index in io->queues[state] */
+    struct tkr_ring_in sq;
+    const uint32_t *bell, *sq_wait;  /* in R: each load is one atomic load */
+    uint32_t *sq_head, *need_wakeup; /* in T: written, never read */
+    uint32_t bell_value;
+    uint8_t traffic;        /* slots came since the last look of hot_park() */
+    uint64_t idle_since_ns; /* HOT: last traffic, as hot_park() saw it */
 };
 
 struct io_client {
     struct io *io;
     void *ptr; /* the daemon's own */
     enum io_client_state state;
-    enum io_queue_state queue_state;
     uint32_t set_at[IO_SETS]; /* index in io->set[], IO_NONE: not a member */
 
-    struct tkr_ring_in sq;
     struct tkr_ring_out cq;
     uint32_t reserved; /* CQ slots kept for terminals: one per active tag */
     uint32_t max_inflight;
@@ -99,20 +105,22 @@ struct io_client {
     uint16_t *bulk;        /* [max_inflight] tags that own bulk memory, by offset */
     uint32_t n_bulk;
 
-    const uint32_t *cq_head, *bell, *cancel, *release; /* in R: each load is one atomic load */
+    const uint32_t *cq_head, *cancel, *release; /* in R: each load is one atomic load */
     const uint64_t *wait;
     const uint8_t *arena;
     uint64_t arena_len;
-    uint32_t *sq_head, *need_wakeup, *cq_bell, *t_state,
-        *daemon_cpu; /* in T: written, never read */
+    uint32_t *cq_bell, *t_state, *daemon_cpu; /* in T: written, never read */
     struct tkr_result *results;
     uint8_t *bulk_base;
     uint32_t cq_bell_value; /* our copy of what we do not read back */
+    uint64_t wait_served;   /* the wait word that was answered last: one wake for each */
+    uint16_t due;           /* IO_DUE_*: what waits to be woken */
+    uint8_t took;           /* bit q: slots were taken since the last fence */
 
-    uint8_t traffic; /* slots came since the last look of io_sleep() */
-    uint8_t armed_bell, armed_socket, armed_pidfd;
-    uint32_t bell_value;
-    uint64_t idle_since_ns; /* HOT: last traffic; HELLO and ATTACH: when it was accepted */
+    uint8_t armed_bells; /* bit q */
+    uint8_t armed_socket, armed_pidfd;
+    uint64_t accepted_ns;
+    uint64_t rung_ns; /* when its socket was last emptied of rings */
 
     char library[32]; /* what it calls itself; any bytes */
     uint64_t attached_ns;
@@ -127,6 +135,9 @@ struct io_client {
     struct tkr_grant grant;
     struct tkr_region r, t;
     struct tkr_region_id r_id, t_id;
+
+    uint32_t n_queues;
+    struct io_queue queue[TKR_NSQ_MAX];
 };
 
 struct waker;
@@ -134,12 +145,16 @@ struct waker;
 struct io {
     struct io_opt opt;
     struct io_ops ops;
+    const struct loop_ops *loop; /* NULL until loop_init() */
     struct io_uring ring;
-    int ring_ready;
+    int epoll_fd;
+    uint64_t looked_ns; /* epoll: the last look */
+    struct diag note;   /* why this is not the best way, if it is not */
     int listen_fd, kick_fd;
     struct tkr_region_id listen_id; /* of the socket file, so that only our own is removed */
     uint32_t kicked;                /* atomic: set by any thread */
     int busy;                       /* wakes go through the waker */
+    enum tkr_doorbell doorbell;     /* chosen by loop_init() */
     uint32_t parked_at;             /* whose slot the next pass peeks at */
     int cpu;                        /* as last published */
     int draining;
@@ -155,6 +170,8 @@ struct io {
     uint32_t n_half_open, n_dead, n_live;
     struct io_client **set[IO_SETS]; /* each [table_max] */
     uint32_t n_set[IO_SETS];
+    struct io_queue **queues[IO_QUEUE_STATES]; /* each [table_max * TKR_NSQ_MAX], but not NONE */
+    uint32_t n_queues[IO_QUEUE_STATES];
 
     struct waker *waker;
     struct io_counts counts;
@@ -181,19 +198,32 @@ static inline void set_remove(struct io *io, enum io_set set, struct io_client *
     client->set_at[set] = IO_NONE;
 }
 
-/* io.c */
-void queue_heat(struct io_client *client); /* to HOT, from whatever it is */
+static inline void queue_move(struct io_queue *queue, enum io_queue_state state)
+{
+    struct io *io = queue->client->io;
 
-/* loop.c */
-int loop_init(struct io *io, struct diag *diag);
-void loop_fini(struct io *io);
-void loop_poll(struct io *io, int fd, uint32_t events, enum io_event event, uint32_t slot);
-void loop_bell(struct io_client *client);
-void loop_cancel(struct io *io, enum io_event event, uint32_t slot);
-void loop_submit(struct io *io);
-int loop_flagged(const struct io *io); /* a completion waits for the next system call */
-void loop_events(struct io *io);       /* makes that call and handles what came */
-void loop_wait(struct io *io, uint64_t timeout_ns); /* sleeps; UINT64_MAX: no time-out */
+    if (queue->state != IO_QUEUE_NONE) {
+        struct io_queue *last = io->queues[queue->state][--io->n_queues[queue->state]];
+
+        io->queues[queue->state][queue->at] = last;
+        last->at = queue->at;
+    }
+    queue->state = state;
+    if (state != IO_QUEUE_NONE) {
+        queue->at = io->n_queues[state];
+        io->queues[state][io->n_queues[state]++] = queue;
+    }
+}
+
+/* How an IO_EVENT_BELL names its queue. */
+static inline uint32_t queue_number(const struct io_queue *queue)
+{
+    return queue->client->slot * TKR_NSQ_MAX + queue->index;
+}
+
+/* io.c */
+void queue_heat(struct io_queue *queue);     /* to HOT, from whatever it is */
+void client_rung(struct io_client *client);  /* a doorbell that does not say for which queue */
 
 /* control.c */
 void control_accept(struct io *io);
@@ -208,7 +238,7 @@ void control_expire(struct io *io, uint64_t now);
 struct io_client *client_new(struct io *io, int socket);
 int client_bind(struct io_client *client, const struct tkr_r_header *r,
                 const struct tkr_t_header *t);
-uint32_t client_take(struct io_client *client); /* up to IO_SLOTS_PER_PASS slots: how many */
+uint32_t queue_take(struct io_queue *queue); /* up to IO_SLOTS_PER_PASS slots: how many */
 uint32_t client_room(struct io_client *client);
 void client_cancels(struct io_client *client);
 void client_detach(struct io_client *client);
@@ -220,7 +250,9 @@ uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client,
 /* notify.c */
 int waker_new(struct waker **ret_waker, uint32_t clients_max);
 void waker_free(struct waker *waker);
-int waker_put(struct waker *waker, const uint32_t *word); /* -EAGAIN: full, try in the next pass */
+/* Wakes who sleeps on word, or with NULL sends a byte to the client. -EAGAIN: full, try in the next
+ * pass. */
+int waker_put(struct waker *waker, const uint32_t *word, struct io_client *client);
 void waker_ring(struct waker *waker); /* after some puts: at most one futex_wake */
 void notify_touched(struct io *io);   /* one fence, then who wants to be woken becomes due */
 void notify_due(struct io *io, int through_waker);

@@ -131,8 +131,8 @@ static void header_run(const struct tkr_grant *grant)
 /* Fills the next slots: raw bytes, or a good request with some fields spoilt. */
 static void slots_fill(struct io_client *client)
 {
-    for (uint32_t n = next_byte() % 12, pos = client->sq.pos; n > 0; n--, pos++) {
-        uint8_t *slot = r_bytes + layout.sq_off + (size_t)(pos & client->sq.mask) * TKR_LINE;
+    for (uint32_t n = next_byte() % 12, pos = client->queue[0].sq.pos; n > 0; n--, pos++) {
+        uint8_t *slot = r_bytes + layout.sq_off + (size_t)(pos & client->queue[0].sq.mask) * TKR_LINE;
         struct tkr_sqe sqe = {.op = TKR_OP_GENERATE,
                               .tag = (uint16_t)(pos % INFLIGHT),
                               .user = pos + 1u,
@@ -157,14 +157,14 @@ static void slots_fill(struct io_client *client)
 static void client_run(struct io_client *client)
 {
     for (int turn = 0; n_input && turn < 64; turn++) {
-        uint32_t before = client->sq.pos, taken;
+        uint32_t before = client->queue[0].sq.pos, taken;
 
         slots_fill(client);
         memset(loaded, 0, sizeof loaded);
         watch = 1;
-        taken = client_take(client);
+        taken = queue_take(&client->queue[0]);
         watch = 0;
-        TRAP_UNLESS(taken <= IO_SLOTS_PER_PASS && client->sq.pos - before == taken);
+        TRAP_UNLESS(taken <= IO_SLOTS_PER_PASS && client->queue[0].sq.pos - before == taken);
         TRAP_UNLESS(client->n_active <= INFLIGHT && client->reserved == client->n_active);
         TRAP_UNLESS(tkr_ring_room(&client->cq) >= client->reserved);
         client_cancels(client);

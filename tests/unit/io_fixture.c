@@ -66,6 +66,7 @@ void daemon_setup(void)
         .prompt_tokens_max = 100,
         .output_tokens_max = 50,
     };
+    io_way_set(&daemon_opt);
     ck_assert_msg(io_new(&io, &daemon_opt, &daemon_ops, &diag) == 0, "%s", diag.text);
     ck_assert_msg(io_listen(io, &diag) == 0, "%s", diag.text);
 }

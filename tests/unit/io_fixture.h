@@ -9,6 +9,7 @@
 #include <check.h>
 #include "runtime/base/clock.h"
 #include "runtime/io/io.h"
+#include "tests/unit/io_way.h"
 #include "tests/unit/raw_client.h"
 
 #define GENERATE_BIT (1ull << TKR_OP_GENERATE)

@@ -202,7 +202,14 @@ int raw_put(struct raw_client *c, const struct tkr_sqe *sqe)
 {
     tkr_ring_credit(&c->sq, TKR_LOAD_ACQUIRE(c->sq_head));
     tkr_ring_put(&c->sq, sqe);
-    return tkr_doorbell_ring(c->bell, c->need_wakeup);
+    if (c->welcome.doorbell == TKR_DOORBELL_FUTEX)
+        return tkr_doorbell_ring(c->bell, c->need_wakeup);
+    /* Store-load; partner: the fence in tkr_doorbell_park(). */
+    tkr_fence();
+    if (!TKR_LOAD_RELAXED(c->need_wakeup))
+        return 0;
+    tkr_doorbell_send(c->socket);
+    return 1;
 }
 
 struct tkr_sqe raw_noop(struct raw_client *c, uint16_t tag)
