@@ -25,6 +25,8 @@
     X(socket, TEXT, 0, 0, 0)                                                                       \
     X(cpu, TEXT, 0, 0, 0)                                                                          \
     X(socket_mode, TEXT, 0, 0, 0)                                                                  \
+    X(io, TEXT, 0, 0, 0)                                                                           \
+    X(doorbell, TEXT, 0, 0, 0)                                                                     \
     X(threads, NUMBER, 0, 0, 256)                                                                  \
     X(ctx, NUMBER, 0, 0, 1u << 20)                                                                 \
     X(running_max, NUMBER, 64, 1, 1024)                                                            \
@@ -85,6 +87,8 @@ void config_fini(struct config *config)
     free(config->socket);
     free(config->cpu);
     free(config->socket_mode);
+    free(config->io);
+    free(config->doorbell);
     memset(config, 0, sizeof *config);
 }
 
@@ -353,6 +357,10 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
         return err;
     if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
         return diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
+    if (io_kind_parse(config->io ? config->io : "auto", &config->io_kind) < 0)
+        return diag_at(diag, path, "io", "expected auto, uring or epoll");
+    if (io_doorbell_parse(config->doorbell ? config->doorbell : "auto", &config->doorbell_kind) < 0)
+        return diag_at(diag, path, "doorbell", "expected auto, futex or socket");
     if (config->ctx > config->kv_positions)
         return diag_at(diag, path, "ctx",
                        "larger than kv_positions: one request would not fit the pool");

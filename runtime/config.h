@@ -11,12 +11,15 @@
 #include <stdint.h>
 #include "kernels/cpu_kernels.h"
 #include "runtime/base/diag.h"
+#include "runtime/io/io.h"
 
 struct config {
     char *model;       /* path of the GGUF file */
     char *socket;      /* path; NULL: TOKENRING_SOCKET, else socket_path_default() */
     char *cpu;         /* auto, ref, avx2, avx512 */
     char *socket_mode; /* octal, "0600" */
+    char *io;          /* auto, uring, epoll */
+    char *doorbell;    /* auto, futex, socket */
     uint32_t threads;  /* engine threads, the leader included; 0: all allowed CPUs */
     uint32_t ctx;      /* positions of one request; 0: what the model says, at most kv_positions */
     uint32_t running_max;      /* requests in the batch */
@@ -36,6 +39,8 @@ struct config {
     uint32_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */
     uint32_t socket_mode_bits;    /* parsed from socket_mode */
+    enum io_kind io_kind;
+    enum io_doorbell doorbell_kind;
 };
 
 void config_init(struct config *config); /* zero: nothing set yet */

@@ -679,6 +679,8 @@ static void entry_fill(struct daemon *d)
 static int transport_start(struct daemon *d, struct diag *diag)
 {
     struct io_opt opt = {
+        .io = d->config.io_kind,
+        .doorbell = d->config.doorbell_kind,
         .socket_path = d->socket_path,
         .socket_mode = (mode_t)d->config.socket_mode_bits,
         .clients_max = d->config.clients_max,
@@ -701,6 +703,15 @@ static int transport_start(struct daemon *d, struct diag *diag)
     return io_new(&d->io, &opt, &ops, diag);
 }
 
+static enum tkr_stats_io stats_io(const struct daemon *d)
+{
+    const char *mode = io_mode(d->io);
+
+    if (strncmp(mode, "epoll", 5) == 0)
+        return TKR_STATS_IO_EPOLL;
+    return strstr(mode, "socket") ? TKR_STATS_IO_URING_SOCKET : TKR_STATS_IO_URING_FUTEX;
+}
+
 static int stats_start(struct daemon *d, struct diag *diag)
 {
     char path[sizeof d->socket_path + sizeof TKR_STATS_SUFFIX];
@@ -714,7 +725,7 @@ static int stats_start(struct daemon *d, struct diag *diag)
     }
     tkr_stats_put(&d->stats.page->threads, team_size(d->team));
     tkr_stats_put(&d->stats.page->kv_pages_total, pages_for(d->config.kv_positions));
-    tkr_stats_put(&d->stats.page->io, TKR_STATS_IO_URING_FUTEX);
+    tkr_stats_put(&d->stats.page->io, stats_io(d));
     tkr_stats_set_model(&d->stats, d->model->name, d->model->hash, d->kernels->name);
     err = client_stats_new(&d->client_stats, d->io, &d->stats);
     if (err < 0)

@@ -12,7 +12,17 @@
 
 const char *argp_program_version = "tokenringd " TKR_VERSION;
 
-enum { KEY_MODEL = 256, KEY_SOCKET, KEY_THREADS, KEY_CPU, KEY_CTX, KEY_CONFIG, KEY_CHECK };
+enum {
+    KEY_MODEL = 256,
+    KEY_SOCKET,
+    KEY_THREADS,
+    KEY_CPU,
+    KEY_CTX,
+    KEY_IO,
+    KEY_DOORBELL,
+    KEY_CONFIG,
+    KEY_CHECK
+};
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "FILE", 0, "GGUF file to serve", 0},
@@ -21,14 +31,18 @@ static const struct argp_option options[] = {
     {"threads", KEY_THREADS, "N", 0, "engine threads (default: all CPUs allowed)", 0},
     {"cpu", KEY_CPU, "VARIANT", 0, "kernels: auto, ref, avx2 or avx512", 0},
     {"ctx", KEY_CTX, "N", 0, "positions of one request (default: the model's)", 0},
+    {"io", KEY_IO, "KIND", 0, "event loop: auto, uring or epoll", 0},
+    {"doorbell", KEY_DOORBELL, "KIND", 0, "how clients wake it: auto, futex or socket", 0},
     {"check-config", KEY_CHECK, NULL, 0, "read the settings, say what is wrong, and end", 0},
     {0},
 };
 
 /* Settings of the command line by key; they are applied after the file's. */
 static const char *const setting_names[] = {
-    [KEY_MODEL - 256] = "model", [KEY_SOCKET - 256] = "socket", [KEY_THREADS - 256] = "threads",
-    [KEY_CPU - 256] = "cpu",     [KEY_CTX - 256] = "ctx",
+    [KEY_MODEL - 256] = "model",       [KEY_SOCKET - 256] = "socket",
+    [KEY_THREADS - 256] = "threads",   [KEY_CPU - 256] = "cpu",
+    [KEY_CTX - 256] = "ctx",           [KEY_IO - 256] = "io",
+    [KEY_DOORBELL - 256] = "doorbell",
 };
 #define N_KEYS (sizeof setting_names / sizeof setting_names[0])
 
