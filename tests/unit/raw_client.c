@@ -149,6 +149,19 @@ int raw_welcome_recv(struct raw_client *c)
     return 0;
 }
 
+static void queue_bind(struct raw_client *c, uint32_t q)
+{
+    struct raw_queue *queue = &c->queue[q];
+    uint8_t *r = c->r.base;
+    const uint8_t *t = c->t.base;
+
+    tkr_ring_out_init(&queue->sq, r + c->rh.sq_off + (size_t)c->rh.sq_stride * q, c->rh.sq_log2);
+    queue->bell = (void *)(r + c->rh.ctl_off + TKR_R_BELL(q));
+    queue->sq_wait = (void *)(r + c->rh.ctl_off + TKR_R_SQ_WAIT(q));
+    queue->sq_head = (const void *)(t + c->th.ctl_off + TKR_T_SQ_HEAD(q));
+    queue->need_wakeup = (const void *)(t + c->th.ctl_off + TKR_T_NEED_WAKEUP(q));
+}
+
 int raw_r_make(struct raw_client *c)
 {
     struct tkr_grant grant = grant_of(&c->welcome);
@@ -168,6 +181,8 @@ int raw_r_make(struct raw_client *c)
     c->cancel = (void *)(r + c->rh.cancel_off);
     c->release = (void *)(r + c->rh.release_off);
     c->arena = r + c->rh.arena_off;
+    for (uint32_t q = 0; q < c->rh.nsq; q++)
+        queue_bind(c, q);
     return 0;
 }
 
@@ -198,18 +213,30 @@ void raw_close(struct raw_client *c)
     close(c->socket);
 }
 
+static int ring_bell(struct raw_client *c, uint32_t *bell, const uint32_t *need_wakeup)
+{
+    if (c->welcome.doorbell == TKR_DOORBELL_FUTEX)
+        return tkr_doorbell_ring(bell, need_wakeup);
+    /* Store-load; partner: the fence in tkr_doorbell_park(). */
+    tkr_fence();
+    if (!TKR_LOAD_RELAXED(need_wakeup))
+        return 0;
+    tkr_doorbell_send(c->socket);
+    return 1;
+}
+
 int raw_put(struct raw_client *c, const struct tkr_sqe *sqe)
 {
     tkr_ring_credit(&c->sq, TKR_LOAD_ACQUIRE(c->sq_head));
     tkr_ring_put(&c->sq, sqe);
-    if (c->welcome.doorbell == TKR_DOORBELL_FUTEX)
-        return tkr_doorbell_ring(c->bell, c->need_wakeup);
-    /* Store-load; partner: the fence in tkr_doorbell_park(). */
-    tkr_fence();
-    if (!TKR_LOAD_RELAXED(c->need_wakeup))
-        return 0;
-    tkr_doorbell_send(c->socket);
-    return 1;
+    return ring_bell(c, c->bell, c->need_wakeup);
+}
+
+int raw_queue_put(struct raw_client *c, struct raw_queue *queue, const struct tkr_sqe *sqe)
+{
+    tkr_ring_credit(&queue->sq, TKR_LOAD_ACQUIRE(queue->sq_head));
+    tkr_ring_put(&queue->sq, sqe);
+    return ring_bell(c, queue->bell, queue->need_wakeup);
 }
 
 struct tkr_sqe raw_noop(struct raw_client *c, uint16_t tag)

@@ -13,6 +13,12 @@
 #include "shm/region.h"
 #include "shm/ring.h"
 
+struct raw_queue { /* the client's end of one submission queue */
+    struct tkr_ring_out sq;
+    uint32_t *bell, *sq_wait;
+    const uint32_t *sq_head, *need_wakeup;
+};
+
 struct raw_client {
     int socket;
     struct tkr_hello hello;
@@ -30,6 +36,7 @@ struct raw_client {
     const uint8_t *bulk;
     uint8_t *arena;
     uint64_t user; /* of the last request */
+    struct raw_queue queue[TKR_NSQ_MAX]; /* as granted; sq, bell, sq_head, need_wakeup are those of 0 */
 };
 
 int raw_connect(const char *path); /* descriptor or -errno */
@@ -50,6 +57,8 @@ void raw_close(struct raw_client *c);
 
 /* Puts sqe (seq is filled in); rings when parked. 1: it rang. */
 int raw_put(struct raw_client *c, const struct tkr_sqe *sqe);
+/* The same for any queue. A client uses either this or raw_put() for queue 0. */
+int raw_queue_put(struct raw_client *c, struct raw_queue *queue, const struct tkr_sqe *sqe);
 struct tkr_sqe raw_noop(struct raw_client *c, uint16_t tag); /* with the next user */
 /* -EAGAIN: nothing there. Gives the slot back at once unless keep. */
 int raw_take(struct raw_client *c, struct tkr_cqe *ret, int keep);

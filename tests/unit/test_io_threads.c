@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "runtime/base/clock.h"
 #include "runtime/io/io.h"
@@ -135,9 +136,8 @@ static void teardown(void)
     free(d);
 }
 
-static int client_open(struct raw_client *c)
+static int client_start(struct raw_client *c)
 {
-    memset(c, 0, sizeof *c);
     c->r.fd = c->t.fd = -1;
     c->hello.arena_len = c->hello.bulk_len = 4096;
     c->hello.sq_log2 = 4;
@@ -148,6 +148,12 @@ static int client_open(struct raw_client *c)
         return c->socket;
     return raw_hello_send(c) || raw_welcome_recv(c) || raw_r_make(c) || raw_r_seal(c) ||
            raw_attach_send(c) || raw_ready_recv(c);
+}
+
+static int client_open(struct raw_client *c)
+{
+    memset(c, 0, sizeof *c);
+    return client_start(c);
 }
 
 /* Sleeps until the next completion, as the library does but without spinning: bell, wait word,
@@ -165,6 +171,25 @@ static int wait_next(struct raw_client *c, struct tkr_cqe *ret)
         TKR_STORE_RELAXED(c->wait, 0);
         if (err == -ETIMEDOUT)
             return err;
+    }
+    return 0;
+}
+
+/* The same by the socket, as a client with a poll loop of its own. */
+static int poll_next(struct raw_client *c, struct tkr_cqe *ret)
+{
+    struct pollfd p = {.fd = c->socket, .events = POLLIN};
+    uint8_t byte;
+
+    while (raw_take(c, ret, 0) < 0) {
+        TKR_STORE_RELAXED(c->wait,
+                          TKR_WAIT_ASLEEP | TKR_WAIT_BY_SOCKET | (uint32_t)(c->cq.pos + 1));
+        tkr_fence();
+        if (!tkr_ring_ready(&c->cq) && poll(&p, 1, (int)(HANG_NS / 1000000)) != 1)
+            return -ETIMEDOUT;
+        TKR_STORE_RELAXED(c->wait, 0);
+        while (recv(c->socket, &byte, 1, MSG_DONTWAIT) == 1)
+            continue;
     }
     return 0;
 }
@@ -190,7 +215,7 @@ START_TEST(a_bell_wakes_a_daemon_that_sleeps)
 END_TEST
 
 /* Both sides sleep whenever they may; who wakes the client is chosen by io_busy(). */
-static void race(uint32_t busy)
+static void race(uint32_t busy, int (*next)(struct raw_client *, struct tkr_cqe *))
 {
     struct raw_client c;
     struct tkr_cqe cqe;
@@ -204,7 +229,7 @@ static void race(uint32_t busy)
         for (volatile int k = 0; k < (i * 37) % 3000; k++)
             continue;
         raw_put(&c, &sqe);
-        ck_assert_msg(wait_next(&c, &cqe) == 0, "message %d: a wake-up was lost", i);
+        ck_assert_msg(next(&c, &cqe) == 0, "message %d: a wake-up was lost", i);
         ck_assert_uint_eq(cqe.user, sqe.user);
     }
     raw_close(&c);
@@ -214,13 +239,100 @@ static void race(uint32_t busy)
 
 START_TEST(no_wake_up_is_lost_when_the_ring_thread_wakes)
 {
-    race(0);
+    race(0, wait_next);
 }
 END_TEST
 
 START_TEST(no_wake_up_is_lost_when_the_waker_thread_wakes)
 {
-    race(1);
+    race(1, wait_next);
+}
+END_TEST
+
+START_TEST(no_wake_up_by_socket_is_lost_when_the_ring_thread_wakes)
+{
+    race(0, poll_next);
+}
+END_TEST
+
+START_TEST(no_wake_up_by_socket_is_lost_when_the_waker_thread_wakes)
+{
+    race(1, poll_next);
+}
+END_TEST
+
+#define SUBMITTERS 4u
+
+struct submitter { /* one thread, one queue of 16 slots */
+    pthread_t thread;
+    struct raw_client *client;
+    uint32_t q, slept;
+    int failed;
+};
+
+/* Puts as fast as there is room, and sleeps on sq_head when there is none. */
+static void *submitter_run(void *arg)
+{
+    struct submitter *s = arg;
+    struct raw_queue *queue = &s->client->queue[s->q];
+
+    for (uint32_t i = 1; i <= MESSAGES; i++) {
+        struct tkr_sqe sqe = {.op = TKR_OP_NOOP, .user = (uint64_t)s->q << 32 | i};
+        uint32_t head;
+
+        while (head = TKR_LOAD_ACQUIRE(queue->sq_head), !tkr_ring_credit(&queue->sq, head)) {
+            TKR_STORE_RELAXED(queue->sq_wait, 1u);
+            tkr_fence();
+            s->slept++;
+            if (TKR_LOAD_ACQUIRE(queue->sq_head) == head &&
+                tkr_futex_wait(queue->sq_head, head, HANG_NS) == -ETIMEDOUT)
+                s->failed = 1;
+            TKR_STORE_RELAXED(queue->sq_wait, 0u);
+            if (s->failed)
+                return NULL;
+        }
+        raw_queue_put(s->client, queue, &sqe);
+    }
+    return NULL;
+}
+
+static void submitters_race(uint32_t busy)
+{
+    struct submitter s[SUBMITTERS] = {{0}};
+    uint32_t seen[SUBMITTERS] = {0}, slept = 0;
+    struct raw_client c;
+    struct tkr_cqe cqe;
+
+    __atomic_store_n(&d->busy, busy, __ATOMIC_RELAXED);
+    memset(&c, 0, sizeof c);
+    c.hello.nsq = SUBMITTERS;
+    ck_assert_int_eq(client_start(&c), 0);
+    for (uint32_t q = 0; q < SUBMITTERS; q++) {
+        s[q] = (struct submitter){.client = &c, .q = q};
+        ck_assert_int_eq(pthread_create(&s[q].thread, NULL, submitter_run, &s[q]), 0);
+    }
+    for (uint32_t i = 0; i < SUBMITTERS * MESSAGES; i++) {
+        ck_assert_msg(wait_next(&c, &cqe) == 0, "completion %u: a wake-up was lost", i);
+        ck_assert_uint_eq((uint32_t)cqe.user, ++seen[cqe.user >> 32]);
+    }
+    for (uint32_t q = 0; q < SUBMITTERS; q++) {
+        pthread_join(s[q].thread, NULL);
+        ck_assert_msg(!s[q].failed, "queue %u: a wake-up was lost", q);
+        slept += s[q].slept;
+    }
+    ck_assert_uint_gt(slept, 0);
+    raw_close(&c);
+}
+
+START_TEST(submitters_that_sleep_on_full_queues_are_woken_by_the_ring_thread)
+{
+    submitters_race(0);
+}
+END_TEST
+
+START_TEST(submitters_that_sleep_on_full_queues_are_woken_by_the_waker_thread)
+{
+    submitters_race(1);
 }
 END_TEST
 
@@ -331,6 +443,10 @@ int main(void)
     tcase_add_test(tc, a_bell_wakes_a_daemon_that_sleeps);
     tcase_add_test(tc, no_wake_up_is_lost_when_the_ring_thread_wakes);
     tcase_add_test(tc, no_wake_up_is_lost_when_the_waker_thread_wakes);
+    tcase_add_test(tc, no_wake_up_by_socket_is_lost_when_the_ring_thread_wakes);
+    tcase_add_test(tc, no_wake_up_by_socket_is_lost_when_the_waker_thread_wakes);
+    tcase_add_test(tc, submitters_that_sleep_on_full_queues_are_woken_by_the_ring_thread);
+    tcase_add_test(tc, submitters_that_sleep_on_full_queues_are_woken_by_the_waker_thread);
     tcase_add_test(tc, a_client_that_asks_for_a_later_position_is_woken_there);
     tcase_add_test(tc, a_kick_ends_a_sleep_without_a_limit);
     tcase_add_test(tc, a_daemon_that_ends_tells_its_sleeping_clients);
