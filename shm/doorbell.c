@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,4 +25,11 @@ int tkr_futex_wake(const uint32_t *word, int n)
     long ret = syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 
     return ret < 0 ? -errno : (int)ret;
+}
+
+int tkr_doorbell_send(int socket)
+{
+    const uint8_t one = 1;
+
+    return send(socket, &one, sizeof one, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
