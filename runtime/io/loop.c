@@ -10,8 +10,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-#define BYTES_PER_EVENT 8u          /* rings taken from a socket at one go; one is usual */
-#define REARM_NS        1000000ull  /* a doorbell that fired, of a client that does not park */
+#define BYTES_PER_EVENT 8u         /* rings taken from a socket at one go; one is usual */
+#define REARM_NS        1000000ull /* a doorbell that fired, of a client that does not park */
 
 static uint64_t event_data(enum io_event event, uint32_t slot)
 {
@@ -94,8 +94,10 @@ int loop_init(struct io *io, struct diag *diag)
         /* A futex as doorbell was asked for, and only io_uring can wait for it. */
         if (io->loop || io->opt.io == IO_KIND_URING || io->opt.doorbell == IO_DOORBELL_FUTEX)
             return err;
-        diag_set(&io->note, "io_uring is not available (%s): epoll is used, and clients ring on "
-                            "their sockets", strerror(-err));
+        diag_set(&io->note,
+                 "io_uring is not available (%s): epoll is used, and clients ring on "
+                 "their sockets",
+                 strerror(-err));
     }
     err = loop_epoll.init(io, diag);
     if (err == 0)
@@ -234,7 +236,7 @@ static void bell_rang(struct io *io, uint32_t number)
     struct io_client *client = io->table[number / TKR_NSQ_MAX];
     struct io_queue *queue = &client->queue[number % TKR_NSQ_MAX];
 
-    client->armed_bells &= (uint8_t)~(1u << queue->index);
+    client->armed_bells &= (uint8_t) ~(1u << queue->index);
     if (client->state == IO_CLIENT_LIVE && queue->state == IO_QUEUE_PARKED)
         queue_heat(queue);
 }

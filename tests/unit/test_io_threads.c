@@ -5,6 +5,7 @@
  * message races with that.
  */
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -371,6 +372,56 @@ START_TEST(a_kick_ends_a_sleep_without_a_limit)
 }
 END_TEST
 
+/* Context switches so far of all threads of this process but the caller's. */
+static unsigned long others_switches(void)
+{
+    DIR *dir = opendir("/proc/self/task");
+    unsigned long sum = 0, n;
+    struct dirent *entry;
+    char file[300], line[128];
+
+    while ((entry = readdir(dir))) {
+        FILE *status;
+
+        snprintf(file, sizeof file, "/proc/self/task/%s/status", entry->d_name);
+        if (atoi(entry->d_name) == getpid() || !(status = fopen(file, "r")))
+            continue;
+        while (fgets(line, sizeof line, status))
+            if (sscanf(line, "voluntary_ctxt_switches: %lu", &n) == 1)
+                sum += n;
+        fclose(status);
+    }
+    closedir(dir);
+    return sum;
+}
+
+START_TEST(a_daemon_whose_clients_are_silent_does_not_wake_up)
+{
+    const struct timespec second = {.tv_sec = 1};
+    struct raw_client c[4];
+    uint64_t hang = clock_ns() + (uint64_t)HANG_NS;
+    unsigned long before;
+
+    for (int i = 0; i < 4; i++) {
+        struct tkr_sqe sqe;
+        struct tkr_cqe cqe;
+
+        ck_assert_int_eq(client_open(&c[i]), 0);
+        sqe = raw_noop(&c[i], 0);
+        raw_put(&c[i], &sqe);
+        ck_assert_int_eq(wait_next(&c[i], &cqe), 0);
+        while (!TKR_LOAD_RELAXED(c[i].need_wakeup))
+            ck_assert_uint_lt(clock_ns(), hang);
+    }
+    before = others_switches();
+    nanosleep(&second, NULL);
+    /* The last way to sleep may have begun after the count; one that wakes up each 250 ms makes 4. */
+    ck_assert_uint_le(others_switches() - before, 2);
+    for (int i = 0; i < 4; i++)
+        raw_close(&c[i]);
+}
+END_TEST
+
 START_TEST(a_daemon_that_ends_tells_its_sleeping_clients)
 {
     struct raw_client c;
@@ -449,6 +500,7 @@ int main(void)
     tcase_add_test(tc, submitters_that_sleep_on_full_queues_are_woken_by_the_waker_thread);
     tcase_add_test(tc, a_client_that_asks_for_a_later_position_is_woken_there);
     tcase_add_test(tc, a_kick_ends_a_sleep_without_a_limit);
+    tcase_add_test(tc, a_daemon_whose_clients_are_silent_does_not_wake_up);
     tcase_add_test(tc, a_daemon_that_ends_tells_its_sleeping_clients);
     tcase_add_test(tc, clients_that_come_and_go_at_once_are_all_served_and_all_detached);
     suite_add_tcase(s, tc);
