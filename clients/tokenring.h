@@ -15,8 +15,19 @@
  * No threads, signals, callbacks or locale. tkr_submit, tkr_peek, tkr_cancel, tkr_release and
  * tkr_arena neither allocate nor lock nor make a system call while the daemon polls this
  * connection (HOT); a submit to a PARKED queue makes exactly one, to ring the daemon.
- * One connection belongs to one thread at a time; more threads open more connections.
  * After fork() the child must open its own: calls on the parent's connection return -ESTALE.
+ *
+ * Threads: a connection has one to eight submission queues. At any time
+ *
+ *   one thread per queue     tkr_submit*, tkr_cancel_ordered (the queue of the request), tkr_arena*
+ *                            and tkr_arena_free (the queue of the memory)
+ *   one thread, any of them  tkr_peek, tkr_wait, tkr_arm, tkr_release, tkr_state, tkr_get_limits
+ *   any thread               tkr_cancel, tkr_fd; with tkr_opt.reconnect tkr_cancel belongs to the
+ *                            thread that waits
+ *
+ * None of them waits for another. Tags and arena are divided among the queues when the connection
+ * is opened, each gets 1/n_queues. tkr_open and tkr_close have the connection to themselves. More
+ * threads open more connections: they are cheap.
  *
  * Functions return 0 or a count, or a negative errno. How a request ended is a `enum tkr_status`
  * in its DONE event (from the wire ABI: TKR_OK, TKR_E_DEADLINE, ...).
@@ -56,6 +67,17 @@ typedef struct tkr_opt {
     size_t bulk_bytes;  /* for token ids and log-probabilities of TOKENIZE and LOGPROBS; 1 MiB */
     int64_t spin_ns;    /* tkr_wait spins so long before it sleeps; 0 = 50 us, negative = never */
     int64_t timeout_ns; /* for the whole of tkr_open; 0 = 5 s */
+    uint32_t n_queues;  /* submission queues, one per submitting thread: 1..8; 0 = 1 */
+    /* A sleep of tkr_wait ends when so many lines have come (1..4096; 0 = 1), which spares wake-ups:
+     * a line is a piece of text or an end. Never more than the live requests still have to come if
+     * they run to max_tokens, and 200 ms at most: an answer that ends early is seen by then, or at
+     * the time-out of tkr_wait. Lines that are there already are returned at once. */
+    uint32_t wake_every;
+    /* 1: when the daemon dies, tkr_wait connects again and every live request goes on where it was,
+     * the same stream (see tkr_wait). Costs arena: 4 bytes per token of max_tokens. */
+    uint32_t reconnect;
+    uint32_t reserved;
+    int64_t reconnect_timeout_ns; /* for the daemon to come back; 0 = 30 s */
 } tkr_opt;
 
 /* What the daemon granted. */
@@ -71,6 +93,8 @@ typedef struct tkr_limits {
     uint8_t model_hash[32];
     uint32_t model_flags; /* TKR_MODEL_CHAT: has a chat template */
     uint32_t model_gen;
+    uint32_t n_queues; /* a daemon may grant fewer than asked: 0 .. n_queues - 1 can be used */
+    uint32_t reserved;
 } tkr_limits;
 
 typedef struct tkr_msg {
@@ -176,25 +200,66 @@ TKR_API void tkr_close(tkr_conn *conn); /* cancels what is in flight; NULL is al
 TKR_API const char *tkr_open_error(void);
 TKR_API int tkr_get_limits(tkr_conn *conn, tkr_limits *limits);
 
+/* TKR_STATE_RUN; DRAIN: the daemon finishes what runs, new requests end ABORTED; GONE;
+ * RECONNECTING: it is gone and tkr_wait tries to come back (tkr_opt.reconnect). */
+#define TKR_STATE_RECONNECTING 4
+TKR_API int tkr_state(tkr_conn *conn);
+
 /* Memory in the request arena to write a prompt into; freed when the request that uses it is
- * released, or by tkr_arena_free. NULL: full, or larger than the arena. 64-byte aligned. */
+ * released, or by tkr_arena_free. NULL: full, or larger than the queue's part of the arena.
+ * 64-byte aligned. Only requests of the same queue may use it. tkr_arena is queue 0. */
 TKR_API void *tkr_arena(tkr_conn *conn, size_t bytes);
+TKR_API void *tkr_arena_on(tkr_conn *conn, unsigned queue, size_t bytes);
 TKR_API void tkr_arena_free(tkr_conn *conn, void *ptr);
 
 /* Takes requests from the front: returns how many (0: queue, tags or arena are full: read events,
- * release, try again). A first request that is wrong in itself: -EINVAL; one that is larger than
- * the whole arena: -EMSGSIZE (nothing was submitted). -ESHUTDOWN: the daemon is gone. */
+ * release, try again). A first request that is wrong in itself, or no such queue: -EINVAL; one that
+ * is larger than the queue's whole part of the arena: -EMSGSIZE (nothing was submitted).
+ * -ESHUTDOWN: the daemon is gone. tkr_submit is queue 0. While the library comes back to a
+ * restarted daemon 0 is returned: call tkr_wait. */
 TKR_API int tkr_submit(tkr_conn *conn, tkr_req *reqs, unsigned n);
+TKR_API int tkr_submit_on(tkr_conn *conn, unsigned queue, tkr_req *reqs, unsigned n);
 
-/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. It never makes
- * a system call, so it cannot notice that the daemon was killed: a program that only peeks calls
- * tkr_wait(..., 0) now and then. */
+/* The same, but when nothing fits sleeps until something does: at least 1, or 0 at the time-out.
+ * Tags and arena come back only when another thread reads events and releases. */
+TKR_API int tkr_submit_wait(tkr_conn *conn, tkr_req *reqs, unsigned n, int64_t timeout_ns);
+TKR_API int tkr_submit_wait_on(tkr_conn *conn, unsigned queue, tkr_req *reqs, unsigned n,
+                               int64_t timeout_ns);
+
+/* Up to n events, without waiting. Invalidates the pointers of earlier TEXT events. Without tkr_arm
+ * it never makes a system call, so it cannot notice that the daemon was killed: a program that only
+ * peeks calls tkr_wait(..., 0) now and then. */
 TKR_API int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n);
 
 /* Waits for at least one event; 0 = timeout. When the daemon died every live request ends with a
  * DONE event of status TKR_E_GONE, within a second; after those, -ESHUTDOWN. -EDEADLK: TKR_FOREVER
- * with nothing in flight. */
+ * with nothing in flight.
+ *
+ * With tkr_opt.reconnect: events that the daemon published come first. Then this call connects to
+ * the next daemon, as long as that takes or until reconnect_timeout_ns, and submits every live
+ * request again, told what was received, so that the next event of each is what would have come: no
+ * id is lost, repeated or changed, by the same model. A sampled request without a seed gets one
+ * from the library for that. DONE events of status TKR_E_RESTARTED end what cannot go on (a BULK
+ * was received, the model is another, the daemon cannot resume), TKR_E_GONE all when none came. One
+ * try takes a second at most, also with timeout_ns 0. */
 TKR_API int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns);
+
+/* For programs with a poll loop of their own (poll, epoll, asyncio):
+ *
+ *   do
+ *       while (tkr_peek(c, events, n) > 0) ...
+ *   while (tkr_arm(c) > 0);
+ *   poll() until tkr_fd(c) is readable
+ *
+ * tkr_fd is the control socket: never read it, never close it. It becomes readable when an event
+ * comes after tkr_arm, and when the daemon goes: then tkr_peek returns GONE events and at last
+ * -ESHUTDOWN. It may become readable for nothing. tkr_arm returns 1 if there is something already,
+ * 0 if the byte is to come, -ESHUTDOWN when the daemon is gone and all was read, -EAGAIN while the
+ * library comes back (tkr_opt.reconnect): then call tkr_wait until it is there. A tkr_peek or
+ * tkr_wait after tkr_arm makes one system call or two to take the byte. After a reconnect the number
+ * is the same, but epoll must be told again. */
+TKR_API int tkr_fd(tkr_conn *conn);
+TKR_API int tkr_arm(tkr_conn *conn);
 
 /* One store; the request still ends with one DONE event. -ENOENT: not alive. */
 TKR_API int tkr_cancel(tkr_conn *conn, tkr_id id);

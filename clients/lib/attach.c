@@ -6,6 +6,7 @@
  * the daemon checks R: a program must not take SIGBUS because it trusted a socket.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -310,7 +311,7 @@ static struct tkr_hello hello_of(const struct tkr_opt *opt)
         .head = ctl_head(TKR_CTL_HELLO),
         .arena_len = ((uint64_t)opt->arena_bytes + TKR_LINE - 1) / TKR_LINE * TKR_LINE,
         .bulk_len = ((uint64_t)opt->bulk_bytes + TKR_LINE - 1) / TKR_LINE * TKR_LINE,
-        .nsq = 1,
+        .nsq = opt->n_queues,
         .sq_log2 = log2_at_least(opt->max_inflight, TKR_SQ_LOG2_MIN, TKR_SQ_LOG2_MAX),
         .max_inflight = opt->max_inflight,
         .library = "libtokenring " TKR_VERSION,
@@ -321,8 +322,41 @@ static struct tkr_hello hello_of(const struct tkr_opt *opt)
     return hello;
 }
 
-static int t_open(tkr_conn *conn, const struct tkr_welcome *welcome, const struct tkr_grant *grant,
-                  int fd)
+/* Asks a restarted daemon for what the earlier one granted. */
+static struct tkr_hello hello_again(const struct tkr_grant *grant)
+{
+    return (struct tkr_hello){
+        .head = ctl_head(TKR_CTL_HELLO),
+        .arena_len = grant->arena_len,
+        .bulk_len = grant->bulk_len,
+        .nsq = grant->nsq,
+        .sq_log2 = grant->sq_log2,
+        .cq_log2 = grant->cq_log2,
+        .max_inflight = grant->max_inflight,
+        .library = "libtokenring " TKR_VERSION,
+    };
+}
+
+/* A socket to a daemon, and what its WELCOME brought. */
+struct link {
+    int fd;
+    struct tkr_grant grant;
+    uint64_t features;
+    uint32_t doorbell;
+    int32_t daemon_pid;
+    struct tkr_region t;
+    struct tkr_t_header t_header;
+};
+
+static void link_close(struct link *link)
+{
+    if (link->fd >= 0)
+        close(link->fd);
+    link->fd = -1;
+    tkr_region_close(&link->t);
+}
+
+static int t_open(struct link *link, const struct tkr_welcome *welcome, int fd)
 {
     struct tkr_region_fault fault;
     struct tkr_region_id id;
@@ -335,83 +369,36 @@ static int t_open(tkr_conn *conn, const struct tkr_welcome *welcome, const struc
                          (unsigned long long)fault.want);
     if (welcome->t_region_len < TKR_PAGE)
         return open_fail(-EPROTO, "the daemon's region has no header");
-    err = tkr_region_map(&conn->t, fd, welcome->t_region_len);
+    err = tkr_region_map(&link->t, fd, welcome->t_region_len);
     if (err < 0)
         return open_fail(err, "cannot map the daemon's region: %s", strerror(-err));
-    tkr_copy_once(&conn->t_header, conn->t.base, sizeof conn->t_header);
-    if (conn->t_header.region_len != welcome->t_region_len ||
-        tkr_t_check(&conn->t_header, grant, &field) < 0)
+    tkr_copy_once(&link->t_header, link->t.base, sizeof link->t_header);
+    if (link->t_header.region_len != welcome->t_region_len ||
+        tkr_t_check(&link->t_header, &link->grant, &field) < 0)
         return open_fail(-EPROTO, "the daemon's region has a wrong header");
     return 0;
 }
 
-static void t_bind(tkr_conn *conn)
+/* HELLO and WELCOME. On failure the caller closes the link. */
+static int link_open(struct link *link, const struct tkr_hello *hello, const char *path,
+                     uint64_t deadline_ns)
 {
-    const uint8_t *base = conn->t.base;
-    const uint8_t *ctl = base + conn->t_header.ctl_off;
-
-    conn->state = (const uint32_t *)(const void *)(ctl + TKR_T_STATE);
-    conn->daemon_cpu = (const uint32_t *)(const void *)(ctl + TKR_T_DAEMON_CPU);
-    conn->engine_cpus = (const uint64_t *)(const void *)(ctl + TKR_T_ENGINE_CPUS);
-    conn->cq_bell = (const uint32_t *)(const void *)(ctl + TKR_T_CQ_BELL);
-    conn->sq_head = (const uint32_t *)(const void *)(ctl + TKR_T_SQ_HEAD(0));
-    conn->need_wakeup = (const uint32_t *)(const void *)(ctl + TKR_T_NEED_WAKEUP(0));
-    conn->bulk_base = base + conn->t_header.bulk_off;
-    tkr_ring_in_init(&conn->cq, base + conn->t_header.cq_off, conn->t_header.cq_log2);
-}
-
-static int r_open(tkr_conn *conn, const struct tkr_welcome *welcome, const struct tkr_grant *grant)
-{
-    struct tkr_r_header header;
-    uint8_t *base;
-    int err;
-
-    tkr_r_layout(&header, grant);
-    header.features = welcome->features;
-    /* Only names this connection in a later resume; a poor value is no danger. */
-    if (getrandom(&header.client_nonce, sizeof header.client_nonce, GRND_NONBLOCK) < 0)
-        header.client_nonce = clock_ns();
-    err = tkr_region_create(&conn->r, header.region_len);
-    if (err < 0)
-        return open_fail(err, "cannot make a region of %llu bytes: %s",
-                         (unsigned long long)header.region_len, strerror(-err));
-    base = conn->r.base;
-    memcpy(base, &header, sizeof header);
-    err = tkr_region_seal(&conn->r);
-    if (err < 0)
-        return open_fail(err, "cannot seal the region: %s", strerror(-err));
-
-    conn->cq_head = (uint32_t *)(void *)(base + header.ctl_off + TKR_R_CQ_HEAD);
-    conn->wait = (uint64_t *)(void *)(base + header.ctl_off + TKR_R_WAIT);
-    conn->bell = (uint32_t *)(void *)(base + header.ctl_off + TKR_R_BELL(0));
-    conn->cancel = (uint32_t *)(void *)(base + header.cancel_off);
-    conn->release = (uint32_t *)(void *)(base + header.release_off);
-    conn->arena_base = base + header.arena_off;
-    conn->arena_len = (uint32_t)header.arena_len;
-    tkr_ring_out_init(&conn->sq, base + header.sq_off, header.sq_log2);
-    return 0;
-}
-
-int conn_attach(tkr_conn *conn, const struct tkr_opt *opt, uint64_t deadline_ns)
-{
-    struct tkr_hello hello = hello_of(opt);
-    struct tkr_attach attach = {.head = ctl_head(TKR_CTL_ATTACH)};
     struct tkr_welcome welcome;
-    struct tkr_ready ready;
-    struct tkr_grant grant;
+    struct tkr_grant *grant = &link->grant;
     int t_fd, err;
 
-    err = socket_open(opt->path, deadline_ns, &conn->fd);
+    *link = (struct link){.fd = -1, .t.fd = -1};
+    err = socket_open(path, deadline_ns, &link->fd);
     if (err < 0)
         return err;
-    err = ctl_send(conn->fd, &hello, sizeof hello, -1);
+    err = ctl_send(link->fd, hello, sizeof *hello, -1);
     if (err < 0)
         return open_fail(err, "cannot send to the daemon: %s", strerror(-err));
-    err = ctl_recv(conn->fd, TKR_CTL_WELCOME, &welcome, &t_fd, deadline_ns);
+    err = ctl_recv(link->fd, TKR_CTL_WELCOME, &welcome, &t_fd, deadline_ns);
     if (err < 0)
         return err;
 
-    grant = (struct tkr_grant){
+    *grant = (struct tkr_grant){
         .arena_len = welcome.arena_len,
         .bulk_len = welcome.bulk_len,
         .nsq = welcome.nsq,
@@ -420,32 +407,173 @@ int conn_attach(tkr_conn *conn, const struct tkr_opt *opt, uint64_t deadline_ns)
         .max_inflight = welcome.max_inflight,
         .colour = welcome.colour,
     };
+    link->features = welcome.features;
+    link->doorbell = welcome.doorbell;
+    link->daemon_pid = welcome.daemon_pid;
     /* A daemon may grant less, never more: more would be our memory that we did not ask for. */
-    if (tkr_grant_check(&grant) < 0 || grant.nsq != 1 || grant.arena_len > hello.arena_len ||
-        grant.bulk_len > hello.bulk_len || grant.max_inflight > hello.max_inflight ||
-        welcome.doorbell > TKR_DOORBELL_SOCKET)
+    if (tkr_grant_check(grant) < 0 || grant->nsq > hello->nsq ||
+        grant->arena_len > hello->arena_len || grant->bulk_len > hello->bulk_len ||
+        grant->max_inflight > hello->max_inflight || welcome.doorbell > TKR_DOORBELL_SOCKET)
         err = open_fail(-EPROTO, "the daemon granted sizes that were not asked for");
     else
-        err = t_open(conn, &welcome, &grant, t_fd);
+        err = t_open(link, &welcome, t_fd);
     close(t_fd);
-    if (err < 0)
-        return err;
-    t_bind(conn);
+    return err;
+}
 
-    err = r_open(conn, &welcome, &grant);
-    if (err < 0)
-        return err;
-    attach.region_len = conn->r.bytes;
-    err = ctl_send(conn->fd, &attach, sizeof attach, conn->r.fd);
+/* ATTACH and READY. */
+static int link_attach(const struct link *link, const struct tkr_region *r, uint64_t deadline_ns)
+{
+    struct tkr_attach attach = {.head = ctl_head(TKR_CTL_ATTACH), .region_len = r->bytes};
+    struct tkr_ready ready;
+    int err = ctl_send(link->fd, &attach, sizeof attach, r->fd);
+
     if (err < 0)
         return open_fail(err, "cannot send to the daemon: %s", strerror(-err));
-    err = ctl_recv(conn->fd, TKR_CTL_READY, &ready, NULL, deadline_ns);
-    if (err < 0)
-        return err;
-    tkr_region_close_fd(&conn->r);
+    return ctl_recv(link->fd, TKR_CTL_READY, &ready, NULL, deadline_ns);
+}
 
-    conn->max_inflight = grant.max_inflight;
-    conn->doorbell = welcome.doorbell;
-    conn->daemon_pid = welcome.daemon_pid;
+static void t_bind(tkr_conn *conn, const struct link *link)
+{
+    const uint8_t *base = link->t.base;
+    const uint8_t *ctl = base + link->t_header.ctl_off;
+
+    conn->t = link->t;
+    conn->t_header = link->t_header;
+    conn->state = (const uint32_t *)(const void *)(ctl + TKR_T_STATE);
+    conn->daemon_cpu = (const uint32_t *)(const void *)(ctl + TKR_T_DAEMON_CPU);
+    conn->engine_cpus = (const uint64_t *)(const void *)(ctl + TKR_T_ENGINE_CPUS);
+    conn->cq_bell = (const uint32_t *)(const void *)(ctl + TKR_T_CQ_BELL);
+    conn->bulk_base = base + link->t_header.bulk_off;
+    conn->cq_head_told = 0;
+    tkr_ring_in_init(&conn->cq, base + link->t_header.cq_off, link->t_header.cq_log2);
+    for (uint32_t i = 0; i < conn->n_queues; i++) {
+        conn->queues[i].sq_head = (const uint32_t *)(const void *)(ctl + TKR_T_SQ_HEAD(i));
+        conn->queues[i].need_wakeup = (const uint32_t *)(const void *)(ctl + TKR_T_NEED_WAKEUP(i));
+    }
+    conn->doorbell = link->doorbell;
+    conn->daemon_pid = link->daemon_pid;
+}
+
+/* R's header and empty queues. The arena stays as it is: where it lies does not depend on the
+ * colour, the one size that another daemon may grant differently. */
+static void r_bind(tkr_conn *conn, const struct link *link)
+{
+    struct tkr_r_header header;
+    uint8_t *base = conn->r.base;
+    uint8_t *ctl;
+
+    tkr_r_layout(&header, &link->grant);
+    header.features = link->features;
+    header.client_nonce = conn->nonce;
+    memset(base, 0, header.arena_off);
+    memcpy(base, &header, sizeof header);
+
+    ctl = base + header.ctl_off;
+    conn->cq_head = (uint32_t *)(void *)(ctl + TKR_R_CQ_HEAD);
+    conn->wait = (uint64_t *)(void *)(ctl + TKR_R_WAIT);
+    conn->cancel = (uint32_t *)(void *)(base + header.cancel_off);
+    conn->release = (uint32_t *)(void *)(base + header.release_off);
+    conn->arena_base = base + header.arena_off;
+    conn->arena_len = (uint32_t)header.arena_len;
+    for (uint32_t i = 0; i < conn->n_queues; i++) {
+        struct queue *queue = &conn->queues[i];
+
+        queue->bell = (uint32_t *)(void *)(ctl + TKR_R_BELL(i));
+        queue->sq_wait = (uint32_t *)(void *)(ctl + TKR_R_SQ_WAIT(i));
+        tkr_ring_out_init(&queue->sq, base + header.sq_off + (size_t)header.sq_stride * i,
+                          header.sq_log2);
+    }
+}
+
+static int r_open(tkr_conn *conn, const struct link *link)
+{
+    struct tkr_r_header header;
+    int err;
+
+    tkr_r_layout(&header, &link->grant);
+    /* Only names this connection in the daemon's logs; a poor value is no danger. */
+    if (getrandom(&conn->nonce, sizeof conn->nonce, GRND_NONBLOCK) < 0)
+        conn->nonce = clock_ns();
+    err = tkr_region_create(&conn->r, header.region_len);
+    if (err < 0)
+        return open_fail(err, "cannot make a region of %llu bytes: %s",
+                         (unsigned long long)header.region_len, strerror(-err));
+    r_bind(conn, link);
+    err = tkr_region_seal(&conn->r);
+    if (err < 0)
+        return open_fail(err, "cannot seal the region: %s", strerror(-err));
     return 0;
+}
+
+int conn_attach(tkr_conn *conn, const struct tkr_opt *opt, uint64_t deadline_ns)
+{
+    struct tkr_hello hello = hello_of(opt);
+    struct link link;
+    int err = link_open(&link, &hello, opt->path, deadline_ns);
+
+    if (err < 0)
+        goto fail;
+    conn->n_queues = link.grant.nsq;
+    if (link.grant.max_inflight < conn->n_queues) {
+        err = open_fail(-EDQUOT, "the daemon grants %u requests for %u queues",
+                        link.grant.max_inflight, conn->n_queues);
+        goto fail;
+    }
+    err = r_open(conn, &link);
+    if (err < 0)
+        goto fail;
+    err = link_attach(&link, &conn->r, deadline_ns);
+    if (err < 0)
+        goto fail;
+    /* A connection that may come back offers the same file again. */
+    if (!opt->reconnect)
+        tkr_region_close_fd(&conn->r);
+
+    conn->fd = link.fd;
+    conn->grant = link.grant;
+    conn->max_inflight = link.grant.max_inflight;
+    t_bind(conn, &link);
+    return 0;
+
+fail:
+    link_close(&link);
+    return err;
+}
+
+int conn_reattach(tkr_conn *conn, uint64_t deadline_ns, struct tkr_region *ret_t,
+                  struct tkr_t_header *ret_t_header)
+{
+    struct tkr_hello hello = hello_again(&conn->grant);
+    const struct tkr_grant *had = &conn->grant;
+    struct link link;
+    int err = link_open(&link, &hello, conn->reconnect.path, deadline_ns);
+
+    if (err < 0)
+        goto fail;
+    if (link.grant.arena_len != had->arena_len || link.grant.nsq != had->nsq ||
+        link.grant.sq_log2 != had->sq_log2 || link.grant.max_inflight != had->max_inflight) {
+        err = -ENOTSUP;
+        goto fail;
+    }
+    r_bind(conn, &link);
+    err = link_attach(&link, &conn->r, deadline_ns);
+    if (err < 0)
+        goto fail;
+    /* The same number: a program may have it in its poll set. */
+    if (dup3(link.fd, conn->fd, O_CLOEXEC) < 0) {
+        err = -errno;
+        goto fail;
+    }
+    close(link.fd);
+
+    *ret_t = conn->t;
+    *ret_t_header = conn->t_header;
+    conn->grant = link.grant;
+    t_bind(conn, &link);
+    return 0;
+
+fail:
+    link_close(&link);
+    return err;
 }

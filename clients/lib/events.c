@@ -11,11 +11,12 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "clients/lib/conn.h"
 #include "shm/doorbell.h"
 
-#define SLEEP_NS_MAX    TKR_MS(200) /* a dead daemon wakes nobody: then we look by ourselves */
-#define SPINS_PER_CLOCK 32u         /* a clock read costs about as much as one pause */
+#define BYTES_PER_DRAIN 64u /* that the daemon may have sent since tkr_arm(); it sends one */
+#define SPINS_PER_CLOCK 32u /* a clock read costs about as much as one pause */
 
 /* ---- lines to events ------------------------------------------------------------------------- */
 
@@ -26,11 +27,29 @@ static int broken(tkr_conn *conn)
     return 0;
 }
 
-static int text_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tkr_cqe *line,
-                      tkr_event *event)
+/* Writes down what the program is given, so that a restarted daemon can go on behind it. */
+static void received_add(tkr_conn *conn, struct request *request, const struct tkr_cqe *cqe)
+{
+    uint32_t *ids = (uint32_t *)(void *)(conn->arena_base + request->resume_off);
+
+    if (request->resume_room) {
+        if (cqe->ntok > request->resume_room - request->received ||
+            (cqe->ntok && cqe->pos != request->received))
+            request->odd = 1;
+        else
+            memcpy(ids + request->received, cqe->u.token.tok, cqe->ntok * sizeof *ids);
+    }
+    if (!request->odd)
+        request->received += cqe->ntok;
+    request->text_bytes += cqe->nbytes;
+}
+
+static int text_event(tkr_conn *conn, struct request *request, const struct tkr_cqe *cqe,
+                      const struct tkr_cqe *line, tkr_event *event)
 {
     if (cqe->ntok > TKR_LINE_TOKENS || cqe->nbytes > TKR_LINE_TEXT)
         return broken(conn);
+    received_add(conn, request, cqe);
     event->type = TKR_EV_TEXT;
     event->raw = (cqe->flags & TKR_CQE_RAW) != 0;
     event->text = (const char *)line->u.token.utf8;
@@ -41,7 +60,8 @@ static int text_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tk
     return 1;
 }
 
-static int bulk_event(tkr_conn *conn, const struct tkr_cqe *cqe, tkr_event *event)
+static int bulk_event(tkr_conn *conn, struct request *request, const struct tkr_cqe *cqe,
+                      tkr_event *event)
 {
     uint64_t bulk_len = conn->t_header.bulk_len;
     uint32_t off = cqe->u.bulk.off, bytes = cqe->u.bulk.bytes, count = cqe->u.bulk.count;
@@ -55,6 +75,8 @@ static int bulk_event(tkr_conn *conn, const struct tkr_cqe *cqe, tkr_event *even
         event->values = (const float *)(const void *)at;
     else
         return 0; /* a later version's type: unknown, as unknown kinds are */
+    conn->n_bulk += !request->has_bulk;
+    request->has_bulk = 1;
     event->type = TKR_EV_BULK;
     event->n = count;
     event->pos = cqe->pos;
@@ -92,20 +114,34 @@ static void result_read(tkr_conn *conn, struct request *request, tkr_event *even
     request->message[sizeof request->message - 1] = '\0';
 }
 
+/* How the program is to see the end that the daemon told. */
+static uint16_t done_status(const struct request *request, uint16_t status)
+{
+    /* A daemon that cannot go on in the middle of a stream, or serves another model by now. */
+    if (request->resumed && (status == TKR_E_MISMATCH || status == TKR_E_NO_MODEL ||
+                             (status == TKR_E_UNSUPPORTED && request->received)))
+        return TKR_E_RESTARTED;
+    return status;
+}
+
 static int done_event(tkr_conn *conn, struct request *request, const struct tkr_cqe *cqe,
                       tkr_event *event)
 {
     if (request->internal) {
-        request_free(conn, request);
+        request_return(conn, request);
         return 0;
     }
+    /* Given up by a daemon that stops: the next one goes on with it. */
+    if (conn->reconnect.on && cqe->status == TKR_E_ABORTED &&
+        TKR_LOAD_RELAXED(conn->state) != TKR_STATE_RUN)
+        return 0;
     event->type = TKR_EV_DONE;
-    event->status = cqe->status;
+    event->status = done_status(request, cqe->status);
     if (!(cqe->flags & TKR_CQE_NO_RESULT))
         result_read(conn, request, event);
     event->message = request->message;
-    request->state = REQUEST_ENDED;
-    conn->n_live--;
+    TKR_STORE_RELAXED(&request->state, REQUEST_ENDED);
+    conn->n_done++;
     return 1;
 }
 
@@ -115,14 +151,15 @@ static int line_event(tkr_conn *conn, const struct tkr_cqe *cqe, const struct tk
 {
     struct request *request = conn_request(conn, cqe->user);
 
-    if (!request || request->state != REQUEST_LIVE || cqe->tag != conn_tag(request->user))
+    if (!request || TKR_LOAD_RELAXED(&request->state) != REQUEST_LIVE || request->restarted ||
+        cqe->tag != conn_tag(cqe->user))
         return 0;
-    *event = (struct tkr_event){.user_data = request->user_data, .id = request->user};
+    *event = (struct tkr_event){.user_data = request->user_data, .id = cqe->user};
     switch (cqe->kind) {
     case TKR_CQE_TOKEN:
-        return text_event(conn, cqe, line, event);
+        return text_event(conn, request, cqe, line, event);
     case TKR_CQE_BULK:
-        return bulk_event(conn, cqe, event);
+        return bulk_event(conn, request, cqe, event);
     case TKR_CQE_DONE:
         return done_event(conn, request, cqe, event);
     default:
@@ -148,30 +185,37 @@ static unsigned lines_take(tkr_conn *conn, tkr_event *events, unsigned n)
     return count;
 }
 
-/* DONE events of requests that the daemon can no longer end. */
-static unsigned gone_events(tkr_conn *conn, tkr_event *events, unsigned n)
+/* DONE events made here: of every live request, or only of those that could not be resumed. */
+static unsigned own_ends(tkr_conn *conn, tkr_event *events, unsigned n, int all)
 {
     unsigned count = 0;
 
-    for (uint32_t tag = 0; tag < conn->max_inflight && count < n && conn->n_live; tag++) {
+    for (uint32_t tag = 0; tag < conn->max_inflight && count < n; tag++) {
         struct request *request = &conn->requests[tag];
+        /* Acquire pairs with the submitting thread's release: the entry was filled in before. */
+        tkr_id id = TKR_LOAD_ACQUIRE(&request->user);
 
-        if (request->state != REQUEST_LIVE)
+        if (!id || TKR_LOAD_RELAXED(&request->state) != REQUEST_LIVE ||
+            (!all && !request->restarted))
             continue;
         if (request->internal) {
-            request_free(conn, request);
+            request_return(conn, request);
             continue;
         }
-        strncpy(request->message, conn->gone_why, sizeof request->message - 1);
+        strncpy(request->message,
+                request->restarted ? "the daemon restarted; this request cannot go on"
+                                   : conn->gone_why,
+                sizeof request->message - 1);
         events[count++] = (struct tkr_event){
             .type = TKR_EV_DONE,
-            .status = TKR_E_GONE,
+            .status = request->restarted ? TKR_E_RESTARTED : conn->gone_status,
             .user_data = request->user_data,
-            .id = request->user,
+            .id = id,
             .message = request->message,
         };
-        request->state = REQUEST_ENDED;
-        conn->n_live--;
+        conn->n_restarted -= request->restarted;
+        TKR_STORE_RELAXED(&request->state, REQUEST_ENDED);
+        conn->n_done++;
     }
     return count;
 }
@@ -196,16 +240,34 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
         if (!count)
             conn_lost(conn, "the daemon stopped");
     }
-    if (count || !conn->gone)
+    if (conn->n_restarted && count < n)
+        count += own_ends(conn, events + count, n - count, 0);
+    if (count || !conn->gone || conn_reconnecting(conn))
         return (int)count;
-    count = gone_events(conn, events, n);
+    count = own_ends(conn, events, n, 1);
     return count || !n ? (int)count : -ESHUTDOWN;
+}
+
+/* Takes back the wish of tkr_arm(), and the byte that it may have brought. */
+static void disarm(tkr_conn *conn)
+{
+    char byte;
+    ssize_t got = 1;
+
+    conn->armed = 0;
+    TKR_STORE_RELAXED(conn->wait, 0);
+    for (unsigned i = 0; i < BYTES_PER_DRAIN && got > 0; i++)
+        got = recv(conn->fd, &byte, 1, MSG_DONTWAIT);
+    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
+        conn_lost(conn, "the daemon is gone: its socket hung up");
 }
 
 int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n)
 {
     if (conn_stale(conn))
         return -ESTALE;
+    if (conn->armed)
+        disarm(conn);
     return events_take(conn, events, n);
 }
 
@@ -245,13 +307,38 @@ static void spin(const tkr_conn *conn, uint64_t until_ns)
     } while (clock_ns() < until_ns);
 }
 
-/* Sleeps until the next line is published, or timeout_ns. */
-static void doze(tkr_conn *conn, int64_t timeout_ns)
+/*
+ * Lines that a sleep may wait for, at most wanted: what is to come at the least if every live
+ * request runs to its length, so that the last lines of an answer are not waited for beyond it.
+ */
+static uint32_t lines_to_come(const tkr_conn *conn, uint32_t wanted)
+{
+    uint32_t most = (conn->cq.mask + 1) / 2; /* a full queue would never grow to more */
+    uint64_t lines = 0;
+
+    if (wanted > most)
+        wanted = most;
+    for (uint32_t tag = 0; wanted > 1 && tag < conn->max_inflight && lines < wanted; tag++) {
+        const struct request *request = &conn->requests[tag];
+
+        /* Acquire pairs with the submitting thread's release: the entry was filled in before. */
+        if (!TKR_LOAD_ACQUIRE(&request->user) ||
+            TKR_LOAD_RELAXED(&request->state) != REQUEST_LIVE || request->internal)
+            continue;
+        lines += 1;
+        if (request->max_tokens > request->received)
+            lines += (request->max_tokens - request->received) / TKR_LINE_TOKENS;
+    }
+    return lines < wanted ? (lines ? (uint32_t)lines : 1) : wanted;
+}
+
+/* Sleeps until n_lines more are published, or timeout_ns. */
+static void doze(tkr_conn *conn, uint32_t n_lines, int64_t timeout_ns)
 {
     /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell. */
     uint32_t bell = TKR_LOAD_ACQUIRE(conn->cq_bell);
 
-    TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + 1));
+    TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + n_lines));
     /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
     tkr_fence();
     if (!awaited(conn))
@@ -259,13 +346,45 @@ static void doze(tkr_conn *conn, int64_t timeout_ns)
     TKR_STORE_RELAXED(conn->wait, 0);
 }
 
-static void look_for_hangup(tkr_conn *conn, uint64_t now)
+int tkr_arm(tkr_conn *conn)
+{
+    if (conn_stale(conn))
+        return -ESTALE;
+    if (conn->gone)
+        return conn_reconnecting(conn) ? -EAGAIN : conn_n_live(conn) ? 1 : -ESHUTDOWN;
+    conn->armed = 1;
+    TKR_STORE_RELAXED(conn->wait,
+                      TKR_WAIT_ASLEEP | TKR_WAIT_BY_SOCKET | (uint32_t)(conn->cq.pos + 1));
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
+    tkr_fence();
+    return awaited(conn) || conn->n_restarted;
+}
+
+int conn_hung_up(const tkr_conn *conn)
 {
     struct pollfd pfd = {.fd = conn->fd, .events = POLLRDHUP};
 
-    conn->looked_ns = now;
-    if (poll(&pfd, 1, 0) == 1 && (pfd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
-        conn_lost(conn, "the daemon is gone: its socket hung up");
+    return poll(&pfd, 1, 0) == 1 && (pfd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+/* Sleeps or spins until something may have come; *now is the time afterwards. */
+static void await(tkr_conn *conn, uint64_t *now, uint64_t end, uint64_t spin_until)
+{
+    if (conn_reconnecting(conn))
+        reconnect_step(conn, *now, end);
+    else if (*now < spin_until && *now < end)
+        spin(conn, spin_until < end ? spin_until : end);
+    else if (*now < end)
+        doze(conn, lines_to_come(conn, conn->wake_every),
+             end - *now < (uint64_t)SLEEP_NS_MAX ? (int64_t)(end - *now) : SLEEP_NS_MAX);
+    *now = clock_ns();
+    /* Looked at before the last lines are taken: what was published before the hang-up is not
+     * lost. */
+    if (!conn->gone && *now - conn->looked_ns >= (uint64_t)SLEEP_NS_MAX) {
+        conn->looked_ns = *now;
+        if (conn_hung_up(conn))
+            conn_lost(conn, "the daemon is gone: its socket hung up");
+    }
 }
 
 int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
@@ -277,6 +396,8 @@ int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
         return -ESTALE;
     if (!n || timeout_ns < TKR_FOREVER)
         return -EINVAL;
+    if (conn->armed)
+        disarm(conn);
     got = events_take(conn, events, n);
     if (got)
         return got;
@@ -286,17 +407,9 @@ int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns)
                                                                     : now + (uint64_t)timeout_ns;
     spin_until = may_spin(conn) ? now + (uint64_t)conn->spin_ns : now;
     for (;;) {
-        if (timeout_ns < 0 && !conn->n_live)
+        if (timeout_ns < 0 && !conn_n_live(conn) && !conn_reconnecting(conn))
             return -EDEADLK;
-        if (now < spin_until && now < end)
-            spin(conn, spin_until < end ? spin_until : end);
-        else if (now < end)
-            doze(conn, end - now < (uint64_t)SLEEP_NS_MAX ? (int64_t)(end - now) : SLEEP_NS_MAX);
-        now = clock_ns();
-        /* Looked at before the last lines are taken: what was published before the hang-up is not
-         * lost. */
-        if (now - conn->looked_ns >= (uint64_t)SLEEP_NS_MAX)
-            look_for_hangup(conn, now);
+        await(conn, &now, end, spin_until);
         got = events_take(conn, events, n);
         if (got || now >= end)
             return got;

@@ -149,7 +149,6 @@ static int attach(struct fake *fake, const struct tkr_grant *grant)
 {
     struct tkr_ready ready = {.head = head_of(TKR_CTL_READY)};
     struct tkr_region_fault fault;
-    struct tkr_region_id id;
     struct tkr_attach message;
     const char *field;
     int fd = ctl_recv(fake->sock, &message);
@@ -161,13 +160,16 @@ static int attach(struct fake *fake, const struct tkr_grant *grant)
         close(fd);
         return -1;
     }
-    must(!tkr_region_check(fd, message.region_len, &id, &fault), "R's file");
+    must(!tkr_region_check(fd, message.region_len, &fake->r_id, &fault), "R's file");
     must(!tkr_region_map(&fake->r, fd, message.region_len), "map R");
     close(fd);
     memcpy(&fake->rh, fake->r.base, sizeof fake->rh);
     must(!tkr_r_check(&fake->rh, grant, &field), "R's header");
     fake->r_ctl = (const uint8_t *)fake->r.base + fake->rh.ctl_off;
-    tkr_ring_in_init(&fake->sq, (const uint8_t *)fake->r.base + fake->rh.sq_off, fake->rh.sq_log2);
+    for (uint32_t i = 0; i < fake->rh.nsq; i++)
+        tkr_ring_in_init(&fake->sq[i],
+                         (const uint8_t *)fake->r.base + fake->rh.sq_off + i * fake->rh.sq_stride,
+                         fake->rh.sq_log2);
     ctl_send(fake->sock, &ready, NULL, 0);
     fake->attached = 1;
     return 0;
@@ -194,11 +196,11 @@ int fake_accept(struct fake *fake)
     grant = (struct tkr_grant){
         .arena_len = fake->arena_max ? fake->arena_max : fake->hello.arena_len,
         .bulk_len = fake->hello.bulk_len,
-        .nsq = fake->hello.nsq,
+        .nsq = fake->nsq_max ? fake->nsq_max : fake->hello.nsq,
         .sq_log2 = fake->hello.sq_log2,
         .cq_log2 = fake->hello.cq_log2,
         .max_inflight = fake->inflight_max ? fake->inflight_max : fake->hello.max_inflight,
-        .colour = 5,
+        .colour = fake->colour,
     };
     welcome(fake, &grant);
     return attach(fake, &grant);
@@ -259,13 +261,24 @@ const void *fake_arena(const struct fake *fake, uint32_t off)
     return (const uint8_t *)fake->r.base + fake->rh.arena_off + off;
 }
 
+int fake_take_from(struct fake *fake, uint32_t queue, struct tkr_sqe *ret_sqe)
+{
+    uint32_t *head = fake_t_word(fake, TKR_T_SQ_HEAD(queue));
+    int err = tkr_ring_take(&fake->sq[queue], ret_sqe);
+
+    if (err)
+        return err;
+    TKR_STORE_RELEASE(head, fake->sq[queue].pos);
+    /* Store-load; partner: the client's fence between sq_wait and its last look at sq_head. */
+    tkr_fence();
+    if (TKR_LOAD_RELAXED(fake_r_word(fake, TKR_R_SQ_WAIT(queue))))
+        tkr_futex_wake(head, 1);
+    return 0;
+}
+
 int fake_take(struct fake *fake, struct tkr_sqe *ret_sqe)
 {
-    int err = tkr_ring_take(&fake->sq, ret_sqe);
-
-    if (!err)
-        TKR_STORE_RELEASE(fake_t_word(fake, TKR_T_SQ_HEAD(0)), fake->sq.pos);
-    return err;
+    return fake_take_from(fake, 0, ret_sqe);
 }
 
 void fake_put(struct fake *fake, const struct tkr_cqe *cqe)
@@ -277,12 +290,17 @@ void fake_wake(struct fake *fake)
 {
     const uint64_t *wait = (const uint64_t *)(const void *)(fake->r_ctl + TKR_R_WAIT);
     uint32_t *bell = fake_t_word(fake, TKR_T_CQ_BELL);
+    uint64_t wanted;
 
     tkr_fence();
-    if (!tkr_wait_due(TKR_LOAD_RELAXED(wait), fake->cq.pos))
+    wanted = TKR_LOAD_RELAXED(wait);
+    if (!tkr_wait_due(wanted, fake->cq.pos))
         return;
     TKR_STORE_RELEASE(bell, *bell + 1);
-    tkr_futex_wake(bell, 1);
+    if (wanted & TKR_WAIT_BY_SOCKET)
+        send(fake->sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    else
+        tkr_futex_wake(bell, 1);
 }
 
 void fake_put_text(struct fake *fake, const struct tkr_sqe *sqe, uint32_t pos, uint32_t id,

@@ -26,7 +26,8 @@ struct fake {
     int unsealed;                     /* T without seals */
     unsigned extra_fds;               /* more descriptors than T's beside WELCOME */
     uint32_t arena_max, inflight_max; /* 0: grants what is asked */
-    uint32_t doorbell;
+    uint32_t nsq_max;
+    uint32_t doorbell, colour;
 
     char dir[64], path[96]; /* path is the socket */
     int listener, sock;
@@ -35,7 +36,8 @@ struct fake {
     struct tkr_t_header th;
     struct tkr_r_header rh;
     struct tkr_ring_out cq;
-    struct tkr_ring_in sq;
+    struct tkr_ring_in sq[TKR_NSQ_MAX];
+    struct tkr_region_id r_id;
     uint8_t *ctl;         /* T's control lines */
     const uint8_t *r_ctl; /* R's */
     int attached;
@@ -55,11 +57,13 @@ uint32_t *fake_t_word(struct fake *fake, uint32_t off);             /* control w
 const uint32_t *fake_r_word(const struct fake *fake, uint32_t off); /* control word of R */
 const void *fake_arena(const struct fake *fake, uint32_t off);
 
-/* Takes the oldest slot: 0 or -EAGAIN. Gives it back to the client at once. */
+/* Takes the oldest slot of a queue: 0 or -EAGAIN. Gives it back to the client at once, and wakes it if
+ * it sleeps for that. fake_take() is queue 0. */
+int fake_take_from(struct fake *fake, uint32_t queue, struct tkr_sqe *ret_sqe);
 int fake_take(struct fake *fake, struct tkr_sqe *ret_sqe);
 /* Publishes a line; its seq is filled in. */
 void fake_put(struct fake *fake, const struct tkr_cqe *cqe);
-/* Fence, and wakes the client if it sleeps. */
+/* Fence, and wakes the client if it sleeps, by the socket if it asked for that. */
 void fake_wake(struct fake *fake);
 /* A TOKEN line with one id and up to 24 bytes. */
 void fake_put_text(struct fake *fake, const struct tkr_sqe *sqe, uint32_t pos, uint32_t id,

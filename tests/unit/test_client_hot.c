@@ -128,10 +128,15 @@ static int in_child(int (*body)(void))
 
 static struct fake fake;
 static tkr_conn *conn;
+static uint32_t n_queues, reconnect; /* options of opened(); 0 is the usual */
 
 static void opened(void)
 {
-    tkr_opt opt = {.size = sizeof opt, .max_inflight = 8, .arena_bytes = 8192};
+    tkr_opt opt = {.size = sizeof opt,
+                   .max_inflight = 16,
+                   .arena_bytes = 16384,
+                   .n_queues = n_queues,
+                   .reconnect = reconnect};
 
     if (fake_open(&fake, &conn, &opt))
         _exit(98);
@@ -139,15 +144,17 @@ static void opened(void)
     rmdir(fake.dir);
 }
 
-/* Rounds of all that a hot program does: batch, text in place, text, cancel, end, release. */
+/* Rounds of all that a hot program does: batch, text in place, text, cancel, end, release; on one queue
+ * after the other. */
 static int hot_rounds(unsigned rounds)
 {
     for (unsigned i = 0; i < rounds; i++) {
+        unsigned queue = n_queues ? i % n_queues : 0;
         tkr_bytes stop = {.text = "stop", .len = 4};
         tkr_req reqs[3] = {TKR_CHAT("one"), TKR_TEXT("two"), TKR_TEXT("three")};
         tkr_event events[16];
         struct tkr_sqe sqe;
-        char *text = tkr_arena(conn, 100);
+        char *text = tkr_arena_on(conn, queue, 100);
         int got;
 
         MUST(text);
@@ -156,11 +163,13 @@ static int hot_rounds(unsigned rounds)
         reqs[1].len = 8;
         reqs[2].stops = &stop;
         reqs[2].n_stops = 1;
-        MUST(tkr_submit(conn, reqs, 3) == 3);
+        for (int j = 0; j < 3; j++)
+            reqs[j].max_tokens = 8;
+        MUST(tkr_submit_on(conn, queue, reqs, 3) == 3);
         MUST(tkr_cancel(conn, reqs[1].id) == 0);
         MUST(tkr_cancel_ordered(conn, reqs[2].id) == 0);
         MUST(tkr_peek(conn, events, 16) == 0);
-        while (!fake_take(&fake, &sqe)) {
+        while (!fake_take_from(&fake, queue, &sqe)) {
             struct tkr_result result = {.user = sqe.user};
 
             if (sqe.op == TKR_OP_GENERATE)
@@ -173,7 +182,7 @@ static int hot_rounds(unsigned rounds)
         for (int j = 0; j < got; j++)
             if (events[j].type == TKR_EV_DONE)
                 MUST(tkr_release(conn, events[j].id) == 0);
-        text = tkr_arena(conn, 8192);
+        text = tkr_arena_on(conn, queue, n_queues ? 16384 / n_queues : 16384);
         MUST(text);
         tkr_arena_free(conn, text);
     }
@@ -190,6 +199,30 @@ static int hot_under_a_killing_filter(void)
 START_TEST(hot_calls_make_no_system_call)
 {
     ck_assert_int_eq(in_child(hot_under_a_killing_filter), 0);
+}
+END_TEST
+
+static int hot_on_four_queues(void)
+{
+    n_queues = 4;
+    return hot_under_a_killing_filter();
+}
+
+START_TEST(hot_calls_on_several_queues_make_no_system_call)
+{
+    ck_assert_int_eq(in_child(hot_on_four_queues), 0);
+}
+END_TEST
+
+static int hot_that_could_reconnect(void)
+{
+    reconnect = 1;
+    return hot_under_a_killing_filter();
+}
+
+START_TEST(hot_calls_of_a_connection_that_reconnects_make_no_system_call)
+{
+    ck_assert_int_eq(in_child(hot_that_could_reconnect), 0);
 }
 END_TEST
 
@@ -213,6 +246,8 @@ static int hot_with_counted_allocations(void)
     unsigned before;
     int bad;
 
+    n_queues = 4;
+    reconnect = 1;
     opened();
     before = n_allocations;
     bad = hot_rounds(1000);
@@ -264,6 +299,29 @@ START_TEST(a_submit_to_a_parked_queue_makes_exactly_one_system_call)
 }
 END_TEST
 
+static int submit_to_a_parked_queue_of_two(void)
+{
+    tkr_req req = TKR_TEXT("a");
+
+    n_queues = 2;
+    opened();
+    *fake_t_word(&fake, TKR_T_NEED_WAKEUP(1)) = 1;
+    count_system_calls();
+    MUST(tkr_submit_on(conn, 0, &req, 1) == 1);
+    MUST(n_traps == 0);
+    MUST(tkr_submit_on(conn, 1, &req, 1) == 1);
+    MUST(n_traps == 1 && last_nr == SYS_futex);
+    MUST(*fake_r_word(&fake, TKR_R_BELL(0)) == 0);
+    MUST(*fake_r_word(&fake, TKR_R_BELL(1)) == 1);
+    return 0;
+}
+
+START_TEST(each_queue_has_a_bell_of_its_own)
+{
+    ck_assert_int_eq(in_child(submit_to_a_parked_queue_of_two), 0);
+}
+END_TEST
+
 static int submit_with_a_socket_doorbell(void)
 {
     tkr_req req = TKR_TEXT("a");
@@ -300,8 +358,11 @@ int main(void)
     tcase_add_test(tc, the_count_of_allocations_does_count);
     if (!SANITIZED) {
         tcase_add_test(tc, hot_calls_make_no_system_call);
+        tcase_add_test(tc, hot_calls_on_several_queues_make_no_system_call);
+        tcase_add_test(tc, hot_calls_of_a_connection_that_reconnects_make_no_system_call);
         tcase_add_test(tc, the_filter_does_kill);
         tcase_add_test(tc, a_submit_to_a_parked_queue_makes_exactly_one_system_call);
+        tcase_add_test(tc, each_queue_has_a_bell_of_its_own);
         tcase_add_test(tc, a_socket_doorbell_is_one_system_call_too);
     }
     suite_add_tcase(suite, tc);

@@ -45,20 +45,32 @@ class Prefix:
             return file.read()
 
 
-def hello_builds_through_pkg_config_and_prints_the_answer(prefix):
-    hello = os.path.join(prefix.root, "hello")
-    run(CC + [os.path.join(SOURCE, "clients/examples/hello.c"), "-o", hello] + FLAGS
+def example_run(prefix, name, *arguments):
+    """Builds clients/examples/NAME.c as a user would, runs it beside a peer: what it printed."""
+    program = os.path.join(prefix.root, name)
+    run(CC + [os.path.join(SOURCE, "clients/examples", name + ".c"), "-o", program] + FLAGS
         + prefix.pkg_config("--cflags", "--libs"))
     with tempfile.TemporaryDirectory() as folder:
         socket = os.path.join(folder, "socket")
         with subprocess.Popen([PEER, socket], stdout=subprocess.PIPE, text=True) as peer:
             try:
                 assert peer.stdout.readline() == "ready\n"
-                out = run([hello], env=dict(prefix.env, TOKENRING_SOCKET=socket))
+                return run([program, *arguments], env=dict(prefix.env, TOKENRING_SOCKET=socket))
             finally:
                 peer.kill()
+
+
+def hello_builds_through_pkg_config_and_prints_the_answer(prefix):
+    out = example_run(prefix, "hello")
     # peer.c: the answer is the prompt
     assert out == "user:Explain quantum computing in one sentence.;\n", out
+
+
+def poll_prints_every_answer_of_more_requests_than_fit_at_once(prefix):
+    questions = [f"question {i}" for i in range(100)]  # tokenring.h: 64 requests at once
+    out = example_run(prefix, "poll", *questions)
+    # peer.c: the answer is the prompt
+    assert out == "".join(f"user:{question};\n" for question in questions), out
 
 
 def hello_without_a_daemon_says_so_and_exits_3(prefix):
@@ -127,6 +139,7 @@ def hello_links_with_the_static_library_too(prefix):
 
 TESTS = [
     hello_builds_through_pkg_config_and_prints_the_answer,
+    poll_prints_every_answer_of_more_requests_than_fit_at_once,
     hello_without_a_daemon_says_so_and_exits_3,
     the_header_is_clean_c11_and_pedantic,
     the_header_is_clean_cxx17_and_pedantic,
