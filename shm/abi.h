@@ -473,7 +473,8 @@ TKR_ABI_ASSERT(sizeof(struct tkr_tail) == 16);
  *                          <-    WELCOME (+ T's descriptor)    or REFUSED
  *   ATTACH (+ R's fd)      ->
  *                          <-    READY                         or REFUSED
- * Afterwards the socket carries doorbell bytes only (later versions) and its hang-up means GONE.
+ * Afterwards the socket carries doorbells, one byte of value 1 each: the daemon's for a wait by socket,
+ * the client's where WELCOME says TKR_DOORBELL_SOCKET. A REFUSED may still come, before the hang-up.
  */
 enum tkr_ctl_type {
     TKR_CTL_HELLO = 1,
@@ -565,7 +566,8 @@ enum tkr_refusal {
     TKR_REFUSED_LAYOUT = 11,                 /* R's header is not a layout that WELCOME allows */
     TKR_REFUSED_MLOCK = 12,
     TKR_REFUSED_DRAIN = 13,
-    TKR_REFUSED_INTERNAL = 14
+    TKR_REFUSED_INTERNAL = 14,
+    TKR_REFUSED_STRIKES = 15                 /* after READY, then the hang-up: too many malformed slots */
 };
 
 struct tkr_refused {

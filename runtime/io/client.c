@@ -100,6 +100,7 @@ static void client_free(struct io_client *client)
 {
     struct io *io = client->io;
 
+    user_leave(client);
     io->table[client->slot] = NULL;
     io->n_table--;
     io->n_dead--;
@@ -127,6 +128,8 @@ void client_detach(struct io_client *client)
     } else {
         io->n_half_open--;
     }
+    if (client->admitted)
+        client->user->n_clients--;
     for (int i = 0; i < IO_SETS; i++)
         set_remove(io, (enum io_set)i, client);
     for (uint32_t q = 0; q < client->n_queues; q++)
@@ -327,7 +330,7 @@ static void client_publish(struct io_client *client, const struct tkr_cqe *cqe)
 /* Answers a slot that never becomes a request. The words go into the result record, but for a tag that another
  * request holds, whose record it is. */
 static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, uint16_t status,
-                          const char *what)
+                          const char *what, uint64_t have, uint64_t want)
 {
     int record =
         what && sqe->tag < client->max_inflight && client->tags[sqe->tag].active_at == IO_NONE;
@@ -342,7 +345,8 @@ static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, u
     if (record) {
         struct tkr_result *result = &client->results[sqe->tag];
 
-        *result = (struct tkr_result){.user = sqe->user, .status = status};
+        *result =
+            (struct tkr_result){.user = sqe->user, .status = status, .have = have, .want = want};
         strncpy(result->message, what, sizeof result->message - 1);
     }
     client_publish(client, &cqe);
@@ -362,6 +366,7 @@ static void client_accept(struct io_client *client, const struct tkr_sqe *sqe)
     client->active_user[client->n_active] = (uint32_t)sqe->user;
     client->n_active++;
     client->reserved++;
+    client->user->inflight++;
     set_add(client->io, IO_SET_BUSY, client);
     client->io->ops.submit(client->io->ops.ctx, client, sqe, clock_ns());
 }
@@ -379,8 +384,27 @@ static void client_cancel_user(struct io_client *client, uint64_t user)
     }
 }
 
+/* What no library sends: a rule of form is broken, not a wish that this daemon cannot fulfil. */
+static int is_malformed(const struct tkr_sqe *sqe, uint16_t status)
+{
+    return status == TKR_E_INVALID || status == TKR_E_DUPLICATE || sqe->op >= TKR_OP_COUNT ||
+           sqe->flags || sqe->reserved;
+}
+
+/* Its queues are looked at no more; the refusal is sent between steps. */
+static void client_strike(struct io_client *client)
+{
+    if (client->struck || rate_take(&client->strike_at_ns, clock_ns(), IO_STRIKES, IO_STRIKES) == 0)
+        return;
+    client->struck = 1;
+    for (uint32_t q = 0; q < client->n_queues; q++)
+        queue_move(&client->queue[q], IO_QUEUE_NONE);
+    control_defer(client->io, client);
+}
+
 static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
 {
+    const struct io_limits *limits;
     const char *what = NULL;
     uint16_t status;
 
@@ -393,14 +417,21 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
     if (status != TKR_OK) {
         client->io->counts.rejected++;
         client->n_rejected++;
-        client_answer(client, sqe, status, what);
+        client_answer(client, sqe, status, what, 0, 0);
+        if (is_malformed(sqe, status))
+            client_strike(client);
     } else if (sqe->op == TKR_OP_NOOP) {
-        client_answer(client, sqe, TKR_OK, NULL);
+        client_answer(client, sqe, TKR_OK, NULL, 0, 0);
     } else if (sqe->op == TKR_OP_CANCEL) {
-        client_answer(client, sqe, TKR_OK, NULL);
+        client_answer(client, sqe, TKR_OK, NULL, 0, 0);
         client_cancel_user(client, sqe->session);
     } else {
-        client_accept(client, sqe);
+        limits = user_limits(client);
+        if (limits->inflight && client->user->inflight >= limits->inflight)
+            client_answer(client, sqe, TKR_E_OVERLOADED, "requests in flight of this user",
+                          limits->inflight, (uint64_t)client->user->inflight + 1);
+        else
+            client_accept(client, sqe);
     }
 }
 
@@ -420,6 +451,8 @@ uint32_t queue_take(struct io_queue *queue)
             break;
         client_slot(client, &sqe);
         n++;
+        if (client->struck)
+            break;
     }
     if (n) {
         /* Release pairs with the acquire of sq_head in the client's submit: the slots were read. */
@@ -486,6 +519,7 @@ static void tag_free(struct io_client *client, uint32_t tag)
     client->tags[client->active[at]].active_at = at;
     client->tags[tag].active_at = IO_NONE;
     client->reserved--;
+    client->user->inflight--;
     if (!client->n_active)
         set_remove(client->io, IO_SET_BUSY, client);
 }

@@ -145,7 +145,10 @@ __attribute__((format(printf, 5, 6))) static void refuse(struct io_client *clien
     va_start(ap, format);
     vsnprintf(refused.message, sizeof refused.message, format, ap);
     va_end(ap);
-    client->io->counts.refused++;
+    if (client->state == IO_CLIENT_LIVE)
+        client->io->counts.struck++;
+    else
+        client->io->counts.refused++;
     message_send(client->socket, &refused, -1);
     client_detach(client);
 }
@@ -240,19 +243,13 @@ static void t_fill(struct io_client *client, struct tkr_t_header *h)
     memcpy(base + h->ctl_off + TKR_T_ENGINE_CPUS, opt->engine_cpus, sizeof opt->engine_cpus);
 }
 
-/* Who the peer is, and a descriptor that says when it dies. */
-static int peer_identify(struct io_client *client)
+/* A descriptor that says when the peer dies. */
+static int peer_watch(struct io_client *client)
 {
-    struct ucred cred;
-    socklen_t bytes = sizeof cred;
+    socklen_t bytes = sizeof client->pidfd;
 
-    if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &bytes))
-        return -errno;
-    client->uid = cred.uid;
-    client->pid = cred.pid;
-    bytes = sizeof client->pidfd;
     if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd, &bytes)) {
-        client->pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
+        client->pidfd = (int)syscall(SYS_pidfd_open, client->pid, 0);
         if (client->pidfd < 0) {
             client->pidfd = -1;
             return -errno;
@@ -309,7 +306,9 @@ static void hello(struct io_client *client, const struct message *m)
 {
     const struct tkr_hello *h = &m->u.hello;
     struct io *io = client->io;
+    struct tkr_r_header r;
     struct tkr_t_header t;
+    struct io_refusal refusal;
     uint32_t others = 0;
     int err;
 
@@ -336,13 +335,19 @@ static void hello(struct io_client *client, const struct message *m)
                "clients_max is reached");
         return;
     }
-    err = peer_identify(client);
+    grant_of(&client->grant, client, h);
+    tkr_r_layout(&r, &client->grant);
+    tkr_t_layout(&t, &client->grant);
+    if (user_admit(client, h->class_, r.region_len + t.region_len, &refusal) < 0) {
+        refuse(client, refusal.reason, refusal.have, refusal.want, "%s", refusal.what);
+        return;
+    }
+    err = peer_watch(client);
     if (err < 0) {
         refuse(client, TKR_REFUSED_PEER, 0, 0, "the peer cannot be watched: %s", strerror(-err));
         return;
     }
     memcpy(client->library, h->library, sizeof client->library);
-    grant_of(&client->grant, client, h);
     err = tkr_grant_check(&client->grant);
     if (err == 0)
         err = t_create(client, &t);
@@ -533,7 +538,7 @@ void control_accept(struct io *io)
             return;
         }
         client->accepted_ns = clock_ns();
-        if (loop_arm_socket(client) < 0)
+        if (user_enter(client) < 0 || loop_arm_socket(client) < 0)
             client_detach(client);
     }
     io->accept_retry_ns = 0;
@@ -565,7 +570,11 @@ void control_run(struct io *io)
         struct io_client *client = io->set[IO_SET_CONTROL][0];
 
         set_remove(io, IO_SET_CONTROL, client);
-        control_socket(client);
+        if (client->struck)
+            refuse(client, TKR_REFUSED_STRIKES, IO_STRIKES, (uint64_t)IO_STRIKES + 1,
+                   "too many malformed requests in a second");
+        else
+            control_socket(client);
     }
     loop_submit(io);
 }

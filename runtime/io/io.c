@@ -38,6 +38,10 @@ static int opt_check(const struct io_opt *opt, struct diag *diag)
         diag_set(diag, "arena_max and bulk_max must be 4096 bytes to 1 GiB");
         return -EINVAL;
     }
+    if (opt->n_rules > IO_RULES_MAX) {
+        diag_set(diag, "%u rules of users and groups, at most %u", opt->n_rules, IO_RULES_MAX);
+        return -EINVAL;
+    }
     if (opt->n_models > TKR_MODELS) {
         diag_set(diag, "%u models, at most %u fit", opt->n_models, TKR_MODELS);
         return -EINVAL;
@@ -67,6 +71,9 @@ static int tables_new(struct io *io)
         if (!io->set[i])
             return -ENOMEM;
     }
+    io->users = calloc((size_t)io->table_max + 1, sizeof *io->users);
+    if (!io->users)
+        return -ENOMEM;
     for (int i = IO_QUEUE_HOT; i < IO_QUEUE_STATES; i++) {
         io->queues[i] = calloc((size_t)io->table_max * TKR_NSQ_MAX, sizeof(struct io_queue *));
         if (!io->queues[i])
@@ -145,6 +152,7 @@ void io_free(struct io *io)
         free(io->set[i]);
     for (int i = 0; i < IO_QUEUE_STATES; i++)
         free(io->queues[i]);
+    free(io->users);
     free(io->table);
     free((char *)(uintptr_t)io->opt.socket_path);
     free(io);

@@ -30,6 +30,27 @@ enum io_doorbell { IO_DOORBELL_AUTO, IO_DOORBELL_FUTEX, IO_DOORBELL_SOCKET };
 int io_kind_parse(const char *text, enum io_kind *ret_kind);
 int io_doorbell_parse(const char *text, enum io_doorbell *ret_doorbell);
 
+/* What one user (a uid) may have over all of its connections; 0 in a field: as the daemon as a whole. */
+struct io_limits {
+    uint32_t clients;                   /* connections */
+    uint32_t inflight;                  /* requests; one more ends OVERLOADED */
+    uint64_t bytes;                     /* of the regions of its connections, both sides' */
+    uint32_t attach_rate, attach_burst; /* attaches a second, and so many at once (0: the rate) */
+    uint8_t class_max; /* enum tkr_class: REALTIME over INTERACTIVE, which is DEFAULT, over BATCH */
+    uint8_t denied;    /* may not attach */
+};
+
+enum io_rule_kind { IO_RULE_UID, IO_RULE_GID };
+
+/* The first rule that names a peer's uid, its group or one of its supplementary groups counts: a list
+ * of who may attach ends with io_opt.limits.denied. The limits are each uid's own, not the group's. */
+struct io_rule {
+    enum io_rule_kind kind;
+    uint32_t id;
+    struct io_limits limits;
+};
+#define IO_RULES_MAX 64u
+
 struct io_opt {
     enum io_kind io;           /* AUTO: io_uring if this host has it, else epoll */
     enum io_doorbell doorbell; /* AUTO: futex if the kernel can wait for one, else socket */
@@ -41,6 +62,9 @@ struct io_opt {
     uint64_t bulk_max;     /* per client; 16 MiB */
     uint64_t idle_park_ns; /* a queue without traffic for so long is parked; 50 us */
     int require_mlock;
+    struct io_limits limits; /* of whom no rule names */
+    struct io_rule rules[IO_RULES_MAX];
+    uint32_t n_rules;
     uint64_t op_bitmap[4];
     uint32_t prompt_tokens_max, output_tokens_max;
     const struct tkr_model_entry *models; /* copied into each T */
@@ -105,6 +129,7 @@ void *io_client_get(const struct io_client *client); /* the daemon's own pointer
 void io_client_set(struct io_client *client, void *ptr);
 uid_t io_client_uid(const struct io_client *client);
 pid_t io_client_pid(const struct io_client *client);
+uint32_t io_client_rule(const struct io_client *client); /* index of its rule, n_rules: none */
 int io_client_dead(const struct io_client *client); /* detached: publish nothing */
 
 /* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
@@ -131,6 +156,7 @@ void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t sta
 struct io_counts {
     uint32_t clients, hot, parked;
     uint64_t attached, refused, detached, slots, rejected, wakes, mlock_failed;
+    uint64_t struck; /* of the detached: for too many malformed slots */
 };
 void io_counts(const struct io *io, struct io_counts *ret);
 

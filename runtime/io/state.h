@@ -5,6 +5,7 @@
  *   io.c       the public calls: the pass, sleeping, parking
  *   loop.h     waiting: loop.c, loop_uring.c, loop_epoll.c
  *   control.c  the socket: accept, attach, refusals
+ *   users.c    who may attach, and limits by user
  *   client.c   one client: checking slots, publishing, tags, bulk memory, the end
  *   notify.c   the waker thread
  *   report.c   what a client looks like to the operator
@@ -30,6 +31,7 @@
     3000000000ull /* from accept to READY; populating 16 MiB takes milliseconds */
 #define IO_CONTROL_DELAY_NS                                                                        \
     50000000ull /* an attach takes milliseconds: kept out of a step for so long at most */
+#define IO_STRIKES         64u /* malformed slots in a second; the client of one more is detached */
 #define IO_FDS_PER_MESSAGE 4u /* what recvmsg makes room for; one is right, the others are closed */
 #define IO_NONE            UINT32_MAX
 
@@ -122,6 +124,14 @@ struct io_client {
     uint64_t accepted_ns;
     uint64_t rung_ns; /* when its socket was last emptied of rings */
 
+    uint8_t struck; /* IO_STRIKES were exceeded: it is to be detached */
+    uint64_t strike_at_ns;
+
+    struct io_user *user; /* NULL: not known yet */
+    uint32_t rule;        /* index in io->opt.rules, n_rules: none */
+    uint64_t bytes;       /* of its regions, as counted for its user */
+    int admitted;         /* counts as one of its user's clients */
+
     char library[32]; /* what it calls itself; any bytes */
     uint64_t attached_ns;
     uint64_t n_rejected; /* slots answered with an error at once */
@@ -138,6 +148,21 @@ struct io_client {
 
     uint32_t n_queues;
     struct io_queue queue[TKR_NSQ_MAX];
+};
+
+struct io_user { /* the sums over the connections of one uid */
+    uid_t uid;
+    uint32_t n_conns;   /* also those that are not admitted, or dead and not yet freed */
+    uint32_t n_clients; /* admitted and not dead */
+    uint32_t inflight;
+    uint64_t bytes;
+    uint64_t attach_at_ns; /* see rate_take() */
+};
+
+struct io_refusal {
+    enum tkr_refusal reason;
+    uint64_t have, want;
+    const char *what;
 };
 
 struct waker;
@@ -168,6 +193,8 @@ struct io {
     struct io_client **table; /* [table_max] */
     uint32_t n_table;
     uint32_t n_half_open, n_dead, n_live;
+    struct io_user *users; /* [table_max + 1] */
+    uint32_t n_users;
     struct io_client **set[IO_SETS]; /* each [table_max] */
     uint32_t n_set[IO_SETS];
     struct io_queue **queues[IO_QUEUE_STATES]; /* each [table_max * TKR_NSQ_MAX], but not NONE */
@@ -233,6 +260,23 @@ void control_socket(struct io_client *client);
 void control_defer(struct io *io, struct io_client *client);
 void control_run(struct io *io);
 void control_expire(struct io *io, uint64_t now);
+
+/* users.c */
+static inline const struct io_limits *user_limits(const struct io_client *client)
+{
+    const struct io_opt *opt = &client->io->opt;
+
+    return client->rule < opt->n_rules ? &opt->rules[client->rule].limits : &opt->limits;
+}
+
+int user_enter(struct io_client *client); /* who it is; -EDQUOT: more connections than it may try */
+void user_leave(struct io_client *client);
+/* Counts it, with its regions; -EDQUOT and the refusal: it may not attach. */
+int user_admit(struct io_client *client, uint32_t class_, uint64_t bytes,
+               struct io_refusal *ret_refusal);
+/* A token bucket as the time at which it is full again: 0, or -EAGAIN: more than burst at once, or
+ * than rate a second. */
+int rate_take(uint64_t *at_ns, uint64_t now, uint64_t rate, uint64_t burst);
 
 /* client.c */
 struct io_client *client_new(struct io *io, int socket);

@@ -330,6 +330,7 @@ START_TEST(numbers_on_the_wire_are_the_ones_that_were_given_out)
     ck_assert_int_eq(TKR_OP_LOGPROBS, 5);
     ck_assert_int_eq(TKR_OP_LABELS, 17);
     ck_assert_int_eq(TKR_REFUSED_INTERNAL, 14);
+    ck_assert_int_eq(TKR_REFUSED_STRIKES, 15);
     ck_assert_int_eq(TKR_TAIL_BANNED, 6);
     ck_assert_uint_eq(TKR_SEALS_MUST,
                       0x17); /* SEAL 1, SHRINK 2, GROW 4, FUTURE_WRITE 0x10 of linux/fcntl.h */

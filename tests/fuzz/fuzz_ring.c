@@ -34,6 +34,7 @@ static int watch; /* 1: a second load of a word of the queues is a double fetch 
 static struct tkr_r_header layout, honest_layout;
 static struct io io;
 static struct io_client clients[CLIENTS];
+static struct io_user users[CLIENTS];
 static uint32_t submits, ends;
 
 /* ---- what is replaced: system calls ----------------------------------------------------------- */
@@ -327,6 +328,7 @@ static void client_turns(int exact_layout)
         words_set(client);
         honest_put();
         pass++;
+        client->strike_at_ns = 0; /* it is never detached for what it does */
         watch = exact_layout;
         io_pass(&io);
         watch = 0;
@@ -397,11 +399,13 @@ static void client_start(uint32_t at, uint8_t *r, uint8_t *t, const struct tkr_g
                                  .state = IO_CLIENT_LIVE,
                                  .grant = *grant,
                                  .slot = at,
+                                 .user = &users[at],
                                  .refs = 1,
                                  .socket = -1,
                                  .pidfd = -1,
                                  .r = {.base = r, .fd = -1},
                                  .t = {.base = t, .fd = -1}};
+    users[at] = (struct io_user){.n_conns = 1};
     for (int i = 0; i < IO_SETS; i++)
         client->set_at[i] = IO_NONE;
     io.table[at] = client;
