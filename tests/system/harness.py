@@ -6,9 +6,11 @@ TOKENRING_MODEL, else TOKENRING_TEST_MODEL, else tools/fetch-model. TOKENRING_LO
 Nothing here sleeps for a fixed time and hopes: it polls for an event, with a generous limit.
 """
 
+import ctypes
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -79,15 +81,35 @@ class Scratch:
         return path
 
 
+# Numbers of system calls (asm-generic and x86-64 agree on these).
+FORBIDDABLE = {"io_uring_setup": 425, "io_uring_register": 427}
+
+
+def forbidder(call, error):
+    """What makes one system call fail in the calling process and its children, as a container's seccomp filter does."""
+    number = FORBIDDABLE[call]
+    # seccomp(2), filter.h: load nr; if it is the call: return ERRNO; return ALLOW.
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | error), (0x06, 0, 0, 0x7fff0000)]
+    lines = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in code))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def act():      # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+        program_bytes = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(lines)))
+        if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program_bytes, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+    return act
+
+
 class Daemon:
     """tokenringd with a socket and a log in a directory of its own; `with` starts it and ends it."""
 
-    def __init__(self, *args, model=None, config=None, socket=None, ready=True):
+    def __init__(self, *args, model=None, config=None, socket=None, ready=True, forbid=None):
         self.args, self.model, self.config, self.wait = list(args), model or default_model(), config, ready
         self.directory = tempfile.mkdtemp(prefix="tokenring-test.")
         self.socket = socket or os.path.join(self.directory, "socket")
         self.log_path = os.path.join(self.directory, "log")
         self.process = None
+        self.forbid = forbid and forbidder(*forbid)     # system call (of FORBIDDABLE), errno
 
     def start(self):
         command = [program("tokenringd"), "--model", self.model, "--socket", self.socket] + self.args
@@ -97,7 +119,8 @@ class Daemon:
                 stream.writelines("%s: %s\n" % item for item in self.config.items())
             command += ["--config", path]
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            preexec_fn=self.forbid)
         if self.wait:
             until("ready", self.is_ready, START_S_MAX)
         return self
