@@ -120,6 +120,7 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
         err = waker_new(&io->waker, io->table_max);
     if (err < 0)
         goto fail;
+    sigbus_install(io);
 
     *ret_io = io;
     return 0;
@@ -133,6 +134,7 @@ void io_free(struct io *io)
 {
     if (!io)
         return;
+    sigbus_remove(io);
     for (uint32_t i = 0; io->table && i < io->table_max; i++)
         if (io->table[i])
             client_detach(io->table[i]);
@@ -265,6 +267,8 @@ uint32_t io_pass(struct io *io)
         loop_events(io);
     if (io->control_since_ns && clock_ns() - io->control_since_ns > IO_CONTROL_DELAY_NS)
         io_control(io);
+    if (__atomic_load_n(&io->poisoned, __ATOMIC_RELAXED))
+        sigbus_detach(io);
     return n;
 }
 

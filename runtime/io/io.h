@@ -156,6 +156,7 @@ void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t sta
 struct io_counts {
     uint32_t clients, hot, parked;
     uint64_t attached, refused, detached, slots, rejected, wakes, mlock_failed;
+    uint64_t memory_errors; /* of the detached: a memory error in its region */
     uint64_t struck; /* of the detached: for too many malformed slots */
 };
 void io_counts(const struct io *io, struct io_counts *ret);

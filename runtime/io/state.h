@@ -8,6 +8,7 @@
  *   users.c    who may attach, and limits by user
  *   client.c   one client: checking slots, publishing, tags, bulk memory, the end
  *   notify.c   the waker thread
+ *   sigbus.c   memory errors in regions
  *   report.c   what a client looks like to the operator
  *
  * Everything here belongs to the ring thread but where said.
@@ -121,6 +122,7 @@ struct io_client {
 
     uint8_t armed_bells; /* bit q */
     uint8_t armed_socket, armed_pidfd;
+    uint8_t poisoned; /* atomic: a region of it is zeros now; detached by the next pass */
     uint64_t accepted_ns;
     uint64_t rung_ns; /* when its socket was last emptied of rings */
 
@@ -178,6 +180,7 @@ struct io {
     int listen_fd, kick_fd;
     struct tkr_region_id listen_id; /* of the socket file, so that only our own is removed */
     uint32_t kicked;                /* atomic: set by any thread */
+    uint32_t poisoned;              /* atomic: set by the handler of SIGBUS */
     int busy;                       /* wakes go through the waker */
     enum tkr_doorbell doorbell;     /* chosen by loop_init() */
     uint32_t parked_at;             /* whose slot the next pass peeks at */
@@ -251,6 +254,11 @@ static inline uint32_t queue_number(const struct io_queue *queue)
 /* io.c */
 void queue_heat(struct io_queue *queue);     /* to HOT, from whatever it is */
 void client_rung(struct io_client *client);  /* a doorbell that does not say for which queue */
+
+/* sigbus.c */
+void sigbus_install(struct io *io); /* for the thread that calls */
+void sigbus_remove(const struct io *io);
+void sigbus_detach(struct io *io); /* whose memory failed */
 
 /* control.c */
 void control_accept(struct io *io);
