@@ -71,6 +71,15 @@ void daemon_setup(void)
     ck_assert_msg(io_listen(io, &diag) == 0, "%s", diag.text);
 }
 
+void daemon_restart(void)
+{
+    struct diag diag;
+
+    io_free(io);
+    ck_assert_msg(io_new(&io, &daemon_opt, &daemon_ops, &diag) == 0, "%s", diag.text);
+    ck_assert_msg(io_listen(io, &diag) == 0, "%s", diag.text);
+}
+
 void daemon_teardown(void)
 {
     io_free(io);

@@ -38,6 +38,8 @@ extern const struct io_ops daemon_ops;
 /* A daemon that listens on a socket in a new folder; parks at once. */
 void daemon_setup(void);
 void daemon_teardown(void);
+/* Another daemon in its place, by daemon_opt as it is now; nobody is attached. */
+void daemon_restart(void);
 /* One pass and at most a millisecond of sleep; slots that were taken. */
 uint32_t daemon_pump(void);
 
