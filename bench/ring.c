@@ -2,293 +2,87 @@
 /*
  * ring.c - a no-op through the whole daemon path, against what the machine's caches allow.
  *
- * Two processes, each spinning on a core of its own under SCHED_FIFO: one runs the daemon's real
- * transport (runtime/io), the other submits through the client library. Rounds alternate with a
- * ping-pong of the same two processes over two cache lines, one per direction, the least that a
- * request and an answer can cost. Then a third process counts, by ptrace, the system calls of both
- * while tokens stream.
+ *   bench_ring [--peers]      --peers: also other projects' message libraries, where they are
+ *              installed
  *
- * Two spinning SCHED_FIFO processes on one core would lock the machine up, so fewer than two cores
- * end it at once.
+ * Two processes, each spinning on a core of its own under SCHED_FIFO: one runs the daemon's real
+ * transport (runtime/io), the other submits through the client library. What is compared is
+ * measured
+ * in turns, a round each, by the same two processes. Then a third process counts, by ptrace, the
+ * system calls of both while tokens stream.
+ *
+ * Two spinning SCHED_FIFO processes on one core would lock the machine up: fewer than two cores
+ * end it
+ * at once, and where only one side is to spin, the other one sleeps.
  */
+#include "bench/ring.h"
+
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <tokenring/tokenring.h>
 #include "runtime/base/clock.h"
-#include "runtime/io/io.h"
-#include "shm/atomic.h"
 
-#define ROUNDS 17 /* each with other lines: what they cost differs by a fifth */
-#define WARM   5000u
-#define SAMPLES                                                                                    \
-    60000u /* a round trip each; keeps a round far below the kernel's limit of 0.95 s of FIFO a    \
-              second */
-#define TOKENS  20000u
-#define PARK_NS 2000000000u /* both sides spin all the time */
+#define WARM         5000u
+#define WARM_FEW     200u
+#define ATTACHES     200u
+#define FIRSTS       200u
+#define IDLE_S       3
+#define LIMIT_S      90 /* for the whole */
+#define STREAM_DEPTH 128u
 
-enum mode { MODE_RING = 0, MODE_PING, MODE_END };
+struct shared *shared;
+char ring_paths[3][128];
+int cpu_daemon = -1, cpu_client = -1;
 
-struct shared { /* between the three processes */
-    struct {
-        _Alignas(64) uint64_t ping;
-        char pad0[192];
-        _Alignas(64) uint64_t pong;
-        char pad1[192 + 4096];
-    } lines[ROUNDS]; /* a pair a round: how far a line travels depends on its address */
-    _Alignas(64) uint32_t round;
-    uint32_t mode; /* what the daemon process does; written by the client process */
-    uint32_t daemon_ready;
-    uint32_t count;        /* 1: system calls are counted */
-    uint32_t client_ready; /* waits for the tracer */
-    uint32_t traced;
-    _Alignas(64) uint32_t ping_ns[ROUNDS][SAMPLES], ring_ns[ROUNDS][SAMPLES];
-};
+static char folder[64];
+static pid_t daemon_pid;
 
-static struct shared *shared;
-static char folder[64], path[128];
-static int cpu_daemon = -1, cpu_client = -1;
-static double ns_per_tick = 1;
+/* ---- the client process ---------------------------------------------------------------------- */
 
-/* ---- clock ---------------------------------------------------------------------------------- */
-
-static uint64_t ticks(void)
+static void mode_set(enum mode mode)
 {
-#if defined(__x86_64__)
-    unsigned aux;
+    struct timespec moment = {.tv_nsec = 200000};
 
-    return __builtin_ia32_rdtscp(&aux);
-#else
-    return clock_ns();
-#endif
+    TKR_STORE_RELEASE(&shared->mode, (uint32_t)mode);
+    while (TKR_LOAD_ACQUIRE(&shared->serving) != mode)
+        nanosleep(&moment, NULL);
 }
 
-static void ticks_calibrate(void)
+/* arena 0: the default sizes. */
+static tkr_conn *conn_open(int transport, uint32_t max_inflight, size_t arena, int64_t spin_ns)
 {
-    uint64_t ns = clock_ns(), t = ticks();
+    tkr_opt opt = {.size = sizeof opt,
+                   .path = ring_paths[transport],
+                   .max_inflight = max_inflight,
+                   .arena_bytes = arena,
+                   .bulk_bytes = arena,
+                   .spin_ns = spin_ns};
+    tkr_conn *conn;
 
-    while (clock_ns() - ns < 50000000)
-        continue;
-    ns_per_tick = (double)(clock_ns() - ns) / (double)(ticks() - t);
-}
-
-static uint32_t to_ns(uint64_t t)
-{
-    double ns = (double)t * ns_per_tick;
-
-    return ns > 4e9 ? UINT32_MAX : (uint32_t)ns;
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench_ring: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-/* Pins the process; 0 when SCHED_FIFO was allowed too. */
-static int own_core(int cpu)
-{
-    struct sched_param param = {.sched_priority = 10};
-    cpu_set_t set;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set))
-        die("sched_setaffinity");
-    return sched_setscheduler(0, SCHED_FIFO, &param);
-}
-
-static void cores_choose(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set))
-        die("sched_getaffinity");
-    for (int cpu = 0; cpu < CPU_SETSIZE && cpu_client < 0; cpu++) {
-        if (!CPU_ISSET((size_t)cpu, &set))
-            continue;
-        if (cpu_daemon < 0)
-            cpu_daemon = cpu;
-        else
-            cpu_client = cpu;
+    if (tkr_open(&conn, &opt) < 0) {
+        fprintf(stderr, "bench_ring: %s\n", tkr_open_error());
+        exit(1);
     }
-    if (cpu_client < 0) {
-        fprintf(stderr, "bench_ring: two cores are needed\n");
+    return conn;
+}
+
+static void event_check(const tkr_event *event)
+{
+    if (event->type == TKR_EV_DONE && event->status != TKR_OK) {
+        fprintf(stderr, "bench_ring: a request ended: %s\n", tkr_strerror(event->status));
         exit(1);
     }
 }
 
-static void cpu_print(void)
-{
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-
-        if (colon && !strncmp(line, "model name", 10)) {
-            printf("CPU%s", colon + 1);
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-}
-
-/* ---- the daemon process --------------------------------------------------------------------- */
-
-/* One stream at a time: as many TOKEN lines as asked for, one a pass, as a step would publish them. */
-static struct {
-    struct io_client *client;
-    uint64_t user;
-    uint32_t tag, left, pos;
-} stream;
-
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
-                      uint64_t seen_ns)
-{
-    (void)ctx;
-    (void)seen_ns;
-    stream.client = client;
-    stream.user = sqe->user;
-    stream.tag = sqe->tag;
-    stream.left = sqe->max_tokens;
-    stream.pos = 0;
-}
-
-static void on_cancel(void *ctx, struct io_client *client, uint32_t tag, uint64_t user)
-{
-    (void)ctx;
-    (void)client;
-    (void)tag;
-    (void)user;
-}
-
-static void on_detach(void *ctx, struct io_client *client)
-{
-    (void)ctx;
-    if (stream.client == client)
-        stream.client = NULL;
-}
-
-static void stream_step(void)
-{
-    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN,
-                          .ntok = 1,
-                          .nbytes = 4,
-                          .user = stream.user,
-                          .pos = stream.pos,
-                          .tag = (uint16_t)stream.tag,
-                          .u.token = {.tok = {7}, .utf8 = "tok "}};
-
-    if (stream.left) {
-        if (io_put(stream.client, &cqe) < 0)
-            return; /* no room: in a later pass */
-        stream.left--;
-        stream.pos++;
-        return;
-    }
-    io_done(stream.client, stream.tag, stream.user, TKR_OK, NULL);
-    stream.client = NULL;
-}
-
-/* Answers until the mode changes, which is looked at only now and then. */
-static void pong(void)
-{
-    uint32_t round = TKR_LOAD_RELAXED(&shared->round);
-    uint64_t seen = 0;
-
-    for (uint32_t i = 1; i % 1024 || TKR_LOAD_RELAXED(&shared->mode) == MODE_PING; i++) {
-        uint64_t n =
-            TKR_LOAD_ACQUIRE(&shared->lines[round].ping); /* pairs with the client's release */
-
-        if (n == seen)
-            continue;
-        seen = n;
-        TKR_STORE_RELEASE(&shared->lines[round].pong, n);
-    }
-}
-
-static void daemon_process(void)
-{
-    struct io_ops ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
-    struct io_opt opt = {.socket_path = path,
-                         .socket_mode = 0600,
-                         .clients_max = 4,
-                         .inflight_max = 16,
-                         .arena_max = 1 << 20,
-                         .bulk_max = 1 << 20,
-                         .idle_park_ns = PARK_NS,
-                         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE}};
-    struct diag diag;
-    struct io *io;
-    int fifo = own_core(cpu_daemon);
-
-    alarm(120);
-    if (io_new(&io, &opt, &ops, &diag) < 0 || io_listen(io, &diag) < 0) {
-        fprintf(stderr, "bench_ring: %s\n", diag.text);
-        exit(1);
-    }
-    if (fifo)
-        printf("note: SCHED_FIFO is not allowed here, the tails below are the scheduler's\n");
-    fflush(stdout);
-    TKR_STORE_RELEASE(&shared->daemon_ready, 1u);
-    for (;;) {
-        uint32_t mode = TKR_LOAD_RELAXED(&shared->mode);
-
-        if (mode == MODE_END)
-            break;
-        if (mode == MODE_PING) {
-            pong();
-            continue;
-        }
-        if (!io_pass(io) && !stream.client)
-            io_sleep(io, 0);
-        if (stream.client)
-            stream_step();
-    }
-    io_free(io);
-    exit(0);
-}
-
-/* ---- the client process --------------------------------------------------------------------- */
-
-static void rest(void)
-{
-    struct timespec ts = {.tv_nsec = 30000000};
-
-    nanosleep(&ts, NULL);
-}
-
-static void ping_round(uint32_t round, uint32_t *ret_ns)
-{
-    uint64_t n = 0;
-
-    TKR_STORE_RELAXED(&shared->round, round);
-    TKR_STORE_RELEASE(&shared->mode, (uint32_t)MODE_PING);
-    for (uint32_t i = 0; i < WARM + SAMPLES; i++) {
-        uint64_t t = ticks();
-
-        TKR_STORE_RELEASE(&shared->lines[round].ping, ++n);
-        while (TKR_LOAD_ACQUIRE(&shared->lines[round].pong) != n)
-            continue;
-        if (i >= WARM)
-            ret_ns[i - WARM] = to_ns(ticks() - t);
-    }
-    TKR_STORE_RELEASE(&shared->mode, (uint32_t)MODE_RING);
-}
-
-/* One request to its end; the number of TEXT events. */
+/* One request to its end, without a system call; the number of TEXT events. */
 static uint32_t request_run(tkr_conn *conn, tkr_req *req)
 {
     uint32_t texts = 0;
@@ -307,41 +101,245 @@ static uint32_t request_run(tkr_conn *conn, tkr_req *req)
             break;
         texts += (uint32_t)n;
     }
-    if (event.status != TKR_OK) {
-        fprintf(stderr, "bench_ring: a request ended: %s\n", tkr_strerror(event.status));
-        exit(1);
-    }
+    event_check(&event);
     return texts;
 }
 
-static void ring_round(tkr_conn *conn, uint32_t *ret_ns)
+static void request_run_sleeping(tkr_conn *conn, tkr_req *req)
+{
+    tkr_event event;
+
+    if (tkr_submit(conn, req, 1) != 1)
+        die("tkr_submit");
+    if (tkr_wait(conn, &event, 1, TKR_FOREVER) != 1)
+        die("tkr_wait");
+    event_check(&event);
+}
+
+static void noop_round(tkr_conn *conn, uint32_t *ret_ns, uint32_t n, uint32_t warm, int sleeping)
 {
     tkr_req req;
 
     tkr_req_init(&req, TKR_OP_NOOP);
-    for (uint32_t i = 0; i < WARM + SAMPLES; i++) {
-        uint64_t t = ticks();
+    for (uint32_t i = 0; i < warm + n; i++) {
+        uint64_t t;
 
-        request_run(conn, &req);
-        if (i >= WARM)
-            ret_ns[i - WARM] = to_ns(ticks() - t);
+        if (sleeping)
+            peer_sleeps();
+        t = ticks();
+        if (sleeping)
+            request_run_sleeping(conn, &req);
+        else
+            request_run(conn, &req);
+        if (i >= warm)
+            ret_ns[i - warm] = to_ns(ticks() - t);
         tkr_release(conn, req.id);
     }
 }
 
-static void tokens_count(tkr_conn *conn)
+static tkr_req generate_of(uint32_t max_tokens)
 {
     tkr_req req;
-    uint32_t got;
 
     tkr_req_init(&req, TKR_OP_GENERATE);
     req.data_kind = TKR_DATA_TEXT;
     req.text = "prompt";
     req.len = 6;
-    req.max_tokens = TOKENS;
+    req.max_tokens = max_tokens;
+    return req;
+}
+
+/* A token to each of PUBLISH clients: the time that the daemon process takes for them. */
+static void publish_round(tkr_conn **conns, uint32_t *ret_ns, uint32_t n, uint32_t warm)
+{
+    tkr_req reqs[PUBLISH];
+    tkr_event event;
+
+    for (uint32_t c = 0; c < PUBLISH; c++) {
+        reqs[c] = generate_of(TKR_MAX_TOKENS_NONE);
+        if (tkr_submit(conns[c], &reqs[c], 1) != 1)
+            die("tkr_submit");
+    }
+    for (uint32_t i = 0; i < warm + n; i++) {
+        uint32_t asked = TKR_LOAD_RELAXED(&shared->publish) + 1;
+
+        TKR_STORE_RELEASE(&shared->publish, asked);
+        while (TKR_LOAD_ACQUIRE(&shared->published) != asked) /* pairs with publish_serve() */
+            continue;
+        if (i >= warm)
+            ret_ns[i - warm] = shared->publish_ns;
+        for (uint32_t c = 0; c < PUBLISH; c++)
+            if (tkr_peek(conns[c], &event, 1) != 1 || event.type != TKR_EV_TEXT) {
+                fprintf(stderr, "bench_ring: a published token is missing\n");
+                exit(1);
+            }
+    }
+    TKR_STORE_RELEASE(&shared->mode, (uint32_t)MODE_REST); /* which ends the streams */
+    for (uint32_t c = 0; c < PUBLISH; c++) {
+        while (tkr_peek(conns[c], &event, 1) != 1)
+            continue;
+        event_check(&event);
+        tkr_release(conns[c], reqs[c].id);
+    }
+}
+
+static void rounds_run(tkr_conn *hot, tkr_conn *park, tkr_conn **crowd)
+{
+    static const enum mode mode_of[CONTESTS] = {
+        [CONTEST_PING] = MODE_PING,
+        [CONTEST_RING] = MODE_HOT,
+        [CONTEST_RING_PARKED] = MODE_CROWD,
+        [CONTEST_UNIX] = MODE_UNIX,
+        [CONTEST_CK] = MODE_CK,
+        [CONTEST_SQPOLL] = MODE_REST,
+        [CONTEST_FUTEX] = MODE_FUTEX,
+        [CONTEST_PARK] = MODE_PARK,
+        [CONTEST_PUBLISH] = MODE_PUBLISH,
+    };
+
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        TKR_STORE_RELAXED(&shared->round, round);
+        for (int c = 0; c < CONTESTS; c++) {
+            uint32_t *ns = shared->ns[c][round], n = shared->n[c];
+
+            if (rival_missing((enum contest)c))
+                continue;
+            mode_set(mode_of[c]);
+            switch (c) {
+            case CONTEST_RING:
+                noop_round(hot, ns, n, WARM, 0);
+                break;
+            case CONTEST_RING_PARKED:
+                noop_round(crowd[0], ns, n, WARM, 0);
+                break;
+            case CONTEST_PARK:
+                noop_round(park, ns, n, WARM_FEW, 1);
+                break;
+            case CONTEST_PUBLISH:
+                publish_round(crowd, ns, n, WARM_FEW);
+                break;
+            default:
+                rival_round((enum contest)c, ns, n, n == SAMPLES ? WARM : WARM_FEW);
+            }
+            mode_set(MODE_REST);
+            rest();
+        }
+    }
+}
+
+/* No-ops as fast as they go, STREAM_DEPTH under way: a message to the daemon and one back, each. */
+static void stream_up(tkr_conn *conn)
+{
+    uint32_t sent = 0, done = 0;
+    tkr_event events[16];
+    tkr_req req;
+    uint64_t begin = clock_ns();
+
+    tkr_req_init(&req, TKR_OP_NOOP);
+    while (done < STREAMED / 4) {
+        int n;
+
+        while (sent < STREAMED / 4 && sent - done < STREAM_DEPTH && tkr_submit(conn, &req, 1) == 1)
+            sent++;
+        n = tkr_peek(conn, events, 16);
+        if (n < 0)
+            die("tkr_peek");
+        for (int i = 0; i < n; i++) {
+            event_check(&events[i]);
+            tkr_release(conn, events[i].id);
+        }
+        done += (uint32_t)n;
+    }
+    shared->stream_up_ns = (clock_ns() - begin) * 4;
+}
+
+static void stream_down(tkr_conn *conn)
+{
+    tkr_req req = generate_of(STREAMED);
+    uint64_t begin = clock_ns();
+    uint32_t got = request_run(conn, &req);
+
+    shared->stream_down_ns = clock_ns() - begin;
+    tkr_release(conn, req.id);
+    if (got != STREAMED) {
+        fprintf(stderr, "bench_ring: %u of %u tokens came\n", got, STREAMED);
+        exit(1);
+    }
+}
+
+/* The daemon sleeps, this side spins for the answer. */
+static void first_after_idle(tkr_conn *conn)
+{
+    struct timespec pause = {.tv_nsec = 5000000};
+    tkr_req req;
+
+    tkr_req_init(&req, TKR_OP_NOOP);
+    for (uint32_t i = 0; i < FIRSTS; i++) {
+        uint64_t t;
+
+        nanosleep(&pause, NULL);
+        t = ticks();
+        request_run(conn, &req);
+        shared->first_ns[i] = to_ns(ticks() - t);
+        tkr_release(conn, req.id);
+    }
+    shared->n_first = FIRSTS;
+}
+
+static void attach_many(void)
+{
+    for (uint32_t i = 0; i < ATTACHES; i++) {
+        uint64_t t = ticks();
+        tkr_conn *conn = conn_open(2, 1, 0, 0);
+
+        shared->attach_ns[i] = to_ns(ticks() - t);
+        tkr_close(conn);
+    }
+    shared->n_attach = ATTACHES;
+}
+
+static uint64_t daemon_cpu_ns(void)
+{
+    struct timespec ts;
+    clockid_t clock;
+
+    if (clock_getcpuclockid(daemon_pid, &clock) || clock_gettime(clock, &ts))
+        die("clock_getcpuclockid");
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* All attached, all parked: what the daemon process costs. */
+static void idle_measure(void)
+{
+    struct timespec settle = {.tv_nsec = 500000000}, length = {.tv_sec = IDLE_S};
+    uint64_t begin, cpu;
+
+    mode_set(MODE_IDLE);
+    nanosleep(&settle, NULL);
+    begin = clock_ns();
+    cpu = daemon_cpu_ns();
+    nanosleep(&length, NULL);
+    shared->idle_cpu_ns = daemon_cpu_ns() - cpu;
+    shared->idle_ns = clock_ns() - begin;
+}
+
+static void tokens_count(tkr_conn *conn)
+{
+    tkr_req req = generate_of(TOKENS);
+    uint32_t got;
+
+    tkr_req first;
+
+    tkr_req_init(&first, TKR_OP_NOOP);
     TKR_STORE_RELEASE(&shared->client_ready, 1u);
     while (!TKR_LOAD_ACQUIRE(&shared->traced))
         rest();
+    /* The queue was parked meanwhile, and parks again while the tracer looks at the ringing: hot
+     * when these are over. */
+    for (uint32_t i = 0; i < WARM; i++) {
+        request_run(conn, &first);
+        tkr_release(conn, first.id);
+    }
     TKR_STORE_RELEASE(&shared->count, 1u);
     got = request_run(conn, &req);
     TKR_STORE_RELEASE(&shared->count, 0u);
@@ -352,41 +350,54 @@ static void tokens_count(tkr_conn *conn)
     }
 }
 
-static void client_process(void)
+static _Noreturn void client_process(void)
 {
-    tkr_opt opt = {.size = sizeof opt, .path = path, .max_inflight = 4};
-    tkr_conn *conn;
-    int err;
+    static tkr_conn *crowd[ATTACHED];
+    tkr_conn *hot, *park;
 
     own_core(cpu_client);
-    alarm(120);
+    alarm(LIMIT_S); /* whatever hangs must not keep two cores for ever */
+    descriptors_raise();
     ticks_calibrate();
     while (!TKR_LOAD_ACQUIRE(&shared->daemon_ready))
         rest();
-    err = tkr_open(&conn, &opt);
-    if (err < 0) {
-        fprintf(stderr, "bench_ring: %s\n", tkr_open_error());
-        exit(1);
-    }
-    for (uint32_t i = 0; i < ROUNDS; i++) {
-        ping_round(i, shared->ping_ns[i]);
+    mode_set(MODE_HOT);
+    hot = conn_open(0, 256, 0, 0);
+    mode_set(MODE_PARK);
+    park = conn_open(2, 4, 0, -1);
+    mode_set(MODE_CROWD);
+    crowd[0] = conn_open(1, 256, 0, 0); /* the active one has the shape of the one that is alone */
+    for (uint32_t i = 1; i < PARKED + 1; i++)
+        crowd[i] = conn_open(1, 1, 4096, 0);
+    for (int i = 0; i < 5; i++) /* until all of them are parked: PARK_NS and more */
         rest();
-        ring_round(conn, shared->ring_ns[i]);
-        rest();
-    }
-    tokens_count(conn);
-    TKR_STORE_RELEASE(
-        &shared->mode,
-        (uint32_t)MODE_END); /* before the hang-up: without clients the daemon sleeps */
-    tkr_close(conn);
-    exit(0);
+    mode_set(MODE_REST);
+
+    rounds_run(hot, park, crowd);
+    mode_set(MODE_HOT);
+    stream_up(hot);
+    mode_set(MODE_STREAM);
+    stream_down(hot);
+    mode_set(MODE_PARK);
+    first_after_idle(park);
+    attach_many();
+    mode_set(MODE_CROWD);
+    for (uint32_t i = PARKED + 1; i < ATTACHED; i++)
+        crowd[i] = conn_open(1, 1, 4096, 0);
+    shared->attached = ATTACHED;
+    idle_measure();
+
+    mode_set(MODE_HOT);
+    tokens_count(hot);
+    TKR_STORE_RELEASE(&shared->mode, (uint32_t)MODE_END);
+    _exit(0);
 }
 
-/* ---- the parent: counting, figures ---------------------------------------------------------- */
+/* ---- the parent: counting -------------------------------------------------------------------- */
 
 /* Traces both processes to their ends: how many system calls began while shared->count was set; -1:
- * ptrace is forbidden. */
-static long syscalls_trace(pid_t daemon, pid_t client)
+ * ptrace is forbidden, or one of them failed. */
+static long syscalls_trace(pid_t daemon, pid_t client, long *ret_example)
 {
     long n = 0;
     int alive = 2, status;
@@ -419,93 +430,240 @@ static long syscalls_trace(pid_t daemon, pid_t client)
         if (++stopped == 2)
             TKR_STORE_RELEASE(&shared->traced, 1u);
         if (WSTOPSIG(status) == (SIGTRAP | 0x80) &&
-            ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0)
-            n += info.op == PTRACE_SYSCALL_INFO_ENTRY && TKR_LOAD_ACQUIRE(&shared->count);
+            ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0 &&
+            info.op == PTRACE_SYSCALL_INFO_ENTRY && TKR_LOAD_ACQUIRE(&shared->count)) {
+            *ret_example = (long)info.entry.nr;
+            n++;
+        }
         ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
     }
     return n;
 }
 
-static int compare(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+/* ---- the figures ----------------------------------------------------------------------------- */
 
-    return (x > y) - (x < y);
+#define NONE (-1.0)
+
+#define FIGURES 24
+
+static struct {
+    const char *name, *unit;
+    double value;
+} figures[FIGURES];
+static int n_figures;
+
+/* floor, aim: the largest value that will do, and the one foreseen; NONE: there is none. */
+static void figure(const char *name, double value, const char *unit, double aim, double floor)
+{
+    char aim_text[16] = "-", floor_text[16] = "-";
+    const char *verdict = "";
+
+    if (aim != NONE) {
+        snprintf(aim_text, sizeof aim_text, "%.3g", aim);
+        verdict = value <= aim ? "reaches its aim" : "misses its aim";
+    }
+    if (floor != NONE) {
+        snprintf(floor_text, sizeof floor_text, "%.3g", floor);
+        if (value > floor)
+            verdict = "MISSES ITS FLOOR";
+        else if (value > aim)
+            verdict = "holds its floor";
+    }
+    printf("%-34s %12.4g %-6s %7s %7s  %s\n", name, value, unit, aim_text, floor_text, verdict);
+    figures[n_figures].name = name;
+    figures[n_figures].unit = unit;
+    figures[n_figures++].value = value;
 }
 
-struct row {
-    double p50, p99, p999;
-};
-
-/* Each round's percentiles, averaged over the rounds but for the two lowest and highest. A median
- * would jump between the two or three speeds that pairs of lines have. */
-static struct row summary(uint32_t (*ns)[SAMPLES])
+/* The lines that tools/bench keeps. */
+static void figures_print(void)
 {
-    static const double at[3] = {0.5, 0.99, 0.999};
-    uint32_t round[3][ROUNDS];
-    double mean[3] = {0};
-
-    for (int i = 0; i < ROUNDS; i++) {
-        qsort(ns[i], SAMPLES, sizeof ns[i][0], compare);
-        for (int k = 0; k < 3; k++)
-            round[k][i] = ns[i][(size_t)(at[k] * SAMPLES)];
-    }
-    for (int k = 0; k < 3; k++) {
-        qsort(round[k], ROUNDS, sizeof round[k][0], compare);
-        for (int i = 2; i < ROUNDS - 2; i++)
-            mean[k] += round[k][i] / (ROUNDS - 4.0);
-    }
-    return (struct row){mean[0], mean[1], mean[2]};
+    putchar('\n');
+    for (int i = 0; i < n_figures; i++)
+        printf("figure %s %.6g %s\n", figures[i].name, figures[i].value, figures[i].unit);
 }
 
-int main(void)
-{
-    struct row ping, ring;
-    double floor_ns;
-    pid_t daemon, client;
-    long calls;
+static struct row rows[CONTESTS];
 
-    cores_choose();
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+static void rows_print(void)
+{
+    static const char *const names[CONTESTS] = {
+        [CONTEST_PING] = "two cache lines",
+        [CONTEST_RING] = "no-op through the daemon",
+        [CONTEST_RING_PARKED] = "the same, 1023 others parked",
+        [CONTEST_UNIX] = "unix stream socket, both spin",
+        [CONTEST_CK] = "ck_ring, 64-byte elements",
+        [CONTEST_SQPOLL] = "io_uring no-op, SQPOLL",
+        [CONTEST_FUTEX] = "futex, both sleep",
+        [CONTEST_PARK] = "no-op, both sleep",
+        [CONTEST_PUBLISH] = "publish a token to 64 clients",
+    };
+
+    printf("%-34s %9s %9s %9s  ns\n", "round trip", "p50", "p99", "p99.9");
+    for (int c = 0; c < CONTESTS; c++) {
+        const char *missing = rival_missing((enum contest)c);
+
+        if (missing) {
+            printf("%-34s not measured: %s\n", names[c], missing);
+            continue;
+        }
+        rows[c] = summary(shared->ns[c], shared->n[c]);
+        printf("%-34s %9.0f %9.0f %9.0f\n", names[c], rows[c].p50, rows[c].p99, rows[c].p999);
+    }
+}
+
+/* Both numbers' contests were measured. */
+static double over(enum contest contest, enum contest unit)
+{
+    return rows[contest].p50 / rows[unit].p50;
+}
+
+static void ratios_print(int amd)
+{
+    double ping = rows[CONTEST_PING].p50,
+           budget = 1.25 * ping > ping + 90 ? 1.25 * ping : ping + 90;
+
+    printf("\n%-34s %12s %-6s %7s %7s\n", "no more than", "value", "unit", "aim", "floor");
+    figure("ring.rtt_budget", rows[CONTEST_RING].p50 / budget, "ratio",
+           (ping + (amd ? 45 : 15)) / budget, 1.0);
+    figure("ring.rtt_over_two_line", over(CONTEST_RING, CONTEST_PING), "ratio", amd ? 1.4 : 1.05,
+           NONE);
+    figure("ring.rtt_1023_parked_over_alone", over(CONTEST_RING_PARKED, CONTEST_RING), "ratio",
+           1.02, 1.10);
+    figure("ring.p999_over_pingpong_p999", rows[CONTEST_RING].p999 / rows[CONTEST_PING].p999,
+           "ratio", 1.5, 3);
+    figure("ring.rtt_over_unix_spin", over(CONTEST_RING, CONTEST_UNIX), "ratio", 0.09, NONE);
+    if (!rival_missing(CONTEST_CK))
+        figure("ring.rtt_over_ck_ring", over(CONTEST_RING, CONTEST_CK), "ratio", amd ? 0.8 : 0.55,
+               1.0);
+    if (!rival_missing(CONTEST_SQPOLL))
+        figure("ring.rtt_over_sqpoll_nop", over(CONTEST_RING, CONTEST_SQPOLL), "ratio", 0.5, 0.75);
+    figure("ring.park_rtt_over_futex", over(CONTEST_PARK, CONTEST_FUTEX), "ratio", 1.10, 1.3);
+    figure("ring.publish64_over_rtt", over(CONTEST_PUBLISH, CONTEST_RING), "ratio", 3, 6);
+}
+
+static void others_print(long calls, long example)
+{
+    double per_min = (double)shared->idle_cpu_ns / 1e6 * 60e9 / (double)shared->idle_ns;
+
+    figure("ring.idle_cpu_ms_per_min", per_min, "ms", 0, 0);
+    if (calls >= 0)
+        figure("ring.syscalls_per_token", (double)calls / TOKENS, "count", 0, 0);
+    if (calls > 0)
+        printf("  %ld of both sides while %u tokens came, the last one number %ld\n", calls, TOKENS,
+               example);
+    if (calls < 0)
+        printf("note: ptrace is forbidden here, system calls were not counted\n");
+    figure("ring.attach_us", one_summary(shared->attach_ns, shared->n_attach).p50 / 1e3, "us", NONE,
+           NONE);
+    figure("ring.stream_msgs_per_s_to_daemon", STREAMED / ((double)shared->stream_up_ns / 1e9),
+           "1/s", NONE, NONE);
+    figure("ring.stream_msgs_per_s_to_client", STREAMED / ((double)shared->stream_down_ns / 1e9),
+           "1/s", NONE, NONE);
+    figure("ring.first_after_idle_us", one_summary(shared->first_ns, shared->n_first).p50 / 1e3,
+           "us", NONE, NONE);
+}
+
+/* ---- other projects -------------------------------------------------------------------------- */
+
+/* Each prints one line of the table itself, for it is another project's way to spin. */
+static void peers_run(void)
+{
+    char cpus[2][16], self[256];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 16);
+    const char *python = getenv("TOKENRING_PEERS_PYTHON");
+    char *zmq_args[] = {self, cpus[0], cpus[1], NULL};
+    char *iceoryx_args[] = {(char *)(uintptr_t)(python ? python : "python3"),
+                            PEERS_DIR "/iceoryx2_rtt.py", cpus[0], cpus[1], NULL};
+    char **programs[] = {zmq_args, iceoryx_args};
+
+    if (n < 0)
+        die("/proc/self/exe");
+    self[n] = '\0';
+    strcpy(strrchr(self, '/') + 1, "bench_peer_zmq");
+    snprintf(cpus[0], sizeof cpus[0], "%d", cpu_daemon);
+    snprintf(cpus[1], sizeof cpus[1], "%d", cpu_client);
+    printf("\nother projects, both sides spin, 64 bytes there and back, after the rounds above\n");
+    fflush(stdout);
+    for (unsigned i = 0; i < sizeof programs / sizeof programs[0]; i++) {
+        int status = 0;
+        pid_t pid = fork();
+
+        if (!pid) {
+            execvp(programs[i][0], programs[i]);
+            printf("%-34s not measured: %s\n", i ? "iceoryx2" : "libzmq", strerror(errno));
+            fflush(stdout);
+            _exit(0);
+        }
+        waitpid(pid, &status, 0);
+        if (status)
+            printf("%s ended with status %d\n", programs[i][0], status);
+    }
+}
+
+static void plan(void)
+{
+    for (int c = 0; c < CONTESTS; c++)
+        shared->n[c] = SAMPLES;
+    shared->n[CONTEST_UNIX] = 10000;
+    shared->n[CONTEST_FUTEX] = shared->n[CONTEST_PARK] = 2000;
+    shared->n[CONTEST_PUBLISH] = 5000;
+}
+
+static void setup(void)
+{
+    static const char *const names[3] = {"hot", "crowd", "park"};
+
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (shared == MAP_FAILED)
         die("mmap");
-    memset(shared, 0, sizeof *shared);
     strcpy(folder, "/tmp/tokenring-bench-XXXXXX");
     if (!mkdtemp(folder))
         die("mkdtemp");
-    snprintf(path, sizeof path, "%s/socket", folder);
-    cpu_print();
-    printf("%d rounds of %u, daemon on CPU %d, client on CPU %d\n", ROUNDS, SAMPLES, cpu_daemon,
-           cpu_client);
+    for (int i = 0; i < 3; i++)
+        snprintf(ring_paths[i], sizeof ring_paths[i], "%s/%s", folder, names[i]);
+    plan();
+    rivals_init();
+}
+
+int main(int argc, char **argv)
+{
+    int peers = argc == 2 && !strcmp(argv[1], "--peers"), amd;
+    pid_t client;
+    long calls, example = -1;
+
+    if (argc > 1 && !peers) {
+        fprintf(stderr, "usage: bench_ring [--peers]\n");
+        return 2;
+    }
+    cores_choose();
+    setup();
+    amd = cpu_print();
+    printf("%d rounds of up to %u in turns, daemon on CPU %d, client on CPU %d\n", ROUNDS, SAMPLES,
+           cpu_daemon, cpu_client);
     fflush(stdout);
-    daemon = fork();
-    if (!daemon)
+    daemon_pid = fork();
+    if (!daemon_pid)
         daemon_process();
     client = fork();
     if (!client)
         client_process();
 
-    calls = syscalls_trace(daemon, client);
-    kill(daemon, SIGKILL);
+    calls = syscalls_trace(daemon_pid, client, &example);
+    kill(daemon_pid, SIGKILL);
     while (wait(NULL) > 0)
         continue;
-    unlink(path);
+    for (int i = 0; i < 3; i++)
+        unlink(ring_paths[i]);
     rmdir(folder);
-    ping = summary(shared->ping_ns);
-    ring = summary(shared->ring_ns);
-    if (ping.p50 <= 0 || ring.p50 <= 0)
+    if (!shared->idle_ns) /* the client process did not come that far, and said why */
         return 1;
-    printf("%-34s %8s %8s %8s  ns\n", "round trip", "p50", "p99", "p99.9");
-    printf("%-34s %8.0f %8.0f %8.0f\n", "two cache lines", ping.p50, ping.p99, ping.p999);
-    printf("%-34s %8.0f %8.0f %8.0f\n", "no-op through the daemon", ring.p50, ring.p99, ring.p999);
-    floor_ns = 1.25 * ping.p50 > ping.p50 + 90 ? 1.25 * ping.p50 : ping.p50 + 90;
-    printf("figure ring.rtt_over_two_line %.3f ratio\n", ring.p50 / ping.p50);
-    printf("figure ring.rtt_budget %.3f ratio\n", ring.p50 / floor_ns);
-    if (calls < 0) {
-        printf("note: ptrace is forbidden here, system calls were not counted\n");
-        return 0;
-    }
-    printf("%ld system calls of both sides while %u tokens came\n", calls, TOKENS);
-    printf("figure ring.syscalls_per_token %g count\n", (double)calls / TOKENS);
+    rows_print();
+    ratios_print(amd);
+    others_print(calls, example);
+    figures_print();
+    if (peers)
+        peers_run();
     return 0;
 }

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ring_daemon.c - the daemon process: three of the daemon's real transports, with an engine that
+ * has
+ * its tokens ready. Only the one that the mode names is served at a time.
+ */
+#include "bench/ring.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#include "runtime/base/clock.h"
+#include "runtime/io/io.h"
+
+#define QUIET_PASSES 16        /* as in runtime/daemon.c */
+#define TURN_NS      20000000u /* sleeps at most so long before it looks at the mode */
+
+enum { HOT, CROWD, PARK, TRANSPORTS };
+
+struct stream {
+    struct io_client *client;
+    uint64_t user;
+    uint32_t tag, left, pos;
+};
+
+static struct io *transports[TRANSPORTS];
+static struct stream streams[PUBLISH];
+static uint32_t n_streams;
+
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
+{
+    (void)ctx;
+    (void)seen_ns;
+    if (n_streams == PUBLISH) {
+        io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, NULL);
+        return;
+    }
+    streams[n_streams++] = (struct stream){
+        .client = client, .user = sqe->user, .tag = sqe->tag, .left = sqe->max_tokens};
+}
+
+static void on_cancel(void *ctx, struct io_client *client, uint32_t tag, uint64_t user)
+{
+    (void)ctx;
+    (void)client;
+    (void)tag;
+    (void)user;
+}
+
+static void on_detach(void *ctx, struct io_client *client)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < n_streams;)
+        if (streams[i].client == client)
+            streams[i] = streams[--n_streams];
+        else
+            i++;
+}
+
+/* -EAGAIN: no room, in a later pass. */
+static int token_put(struct stream *stream)
+{
+    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN,
+                          .ntok = 1,
+                          .nbytes = 4,
+                          .user = stream->user,
+                          .pos = stream->pos,
+                          .tag = (uint16_t)stream->tag,
+                          .u.token = {.tok = {7}, .utf8 = "tok "}};
+    int err = io_put(stream->client, &cqe);
+
+    if (err < 0)
+        return err;
+    stream->left--;
+    stream->pos++;
+    return 0;
+}
+
+/* A token for each stream, up to `burst` of them; those that are complete end. */
+static void streams_step(uint32_t burst)
+{
+    for (uint32_t i = 0; i < n_streams;) {
+        struct stream *stream = &streams[i];
+
+        for (uint32_t k = 0; k < burst && stream->left; k++)
+            if (token_put(stream) < 0)
+                break;
+        if (stream->left) {
+            i++;
+            continue;
+        }
+        io_done(stream->client, stream->tag, stream->user, TKR_OK, NULL);
+        *stream = streams[--n_streams];
+    }
+}
+
+/* As the daemon does it between steps: passes while there is traffic, then a look around, then
+ * sleep. */
+static void transport_serve(struct io *io, enum mode mode, uint32_t burst)
+{
+    uint32_t turns = 0, quiet = 0;
+
+    while (++turns % 256 || mode_now() == mode) {
+        if (io_pass(io) || n_streams) {
+            streams_step(burst);
+            quiet = 0;
+            continue;
+        }
+        if (++quiet % QUIET_PASSES)
+            continue;
+        io_sleep(io, clock_ns() + TURN_NS);
+        if (mode_now() != mode)
+            break;
+    }
+}
+
+/* When the client process asks: one token to each stream, and the fence and the look at the wait
+ * words. */
+static void publish_serve(struct io *io)
+{
+    uint32_t asked = TKR_LOAD_RELAXED(&shared->published);
+
+    while (mode_now() == MODE_PUBLISH) {
+        uint64_t t;
+
+        if (n_streams < PUBLISH || TKR_LOAD_ACQUIRE(&shared->publish) == asked) {
+            io_pass(io);
+            continue;
+        }
+        asked++;
+        t = ticks();
+        for (uint32_t i = 0; i < n_streams; i++)
+            token_put(&streams[i]);
+        io_pass(io);
+        shared->publish_ns = to_ns(ticks() - t);
+        TKR_STORE_RELEASE(&shared->published, asked); /* pairs with publish_round() */
+    }
+    for (uint32_t i = 0; i < n_streams; i++)
+        streams[i].left = 0;
+    while (n_streams)
+        streams_step(1);
+    io_pass(io);
+}
+
+static void serve(enum mode mode)
+{
+    struct timespec pause = {.tv_nsec = 3000000};
+
+    switch (mode) {
+    case MODE_REST:
+        nanosleep(&pause, NULL);
+        break;
+    case MODE_HOT:
+        transport_serve(transports[HOT], mode, 1);
+        break;
+    case MODE_STREAM:
+        transport_serve(transports[HOT], mode, 16);
+        break;
+    case MODE_CROWD:
+        transport_serve(transports[CROWD], mode, 1);
+        break;
+    case MODE_PARK:
+        transport_serve(transports[PARK], mode, 1);
+        break;
+    case MODE_PUBLISH:
+        publish_serve(transports[CROWD]);
+        break;
+    case MODE_IDLE: /* longer than the client process measures; nothing must wake it meanwhile */
+        io_sleep(transports[CROWD], clock_ns() + 6000000000u);
+        break;
+    default:
+        rival_serve(mode);
+    }
+}
+
+static struct io *transport_new(const char *path, uint32_t clients_max, uint64_t idle_park_ns)
+{
+    struct io_ops ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
+    struct io_opt opt = {.socket_path = path,
+                         .socket_mode = 0600,
+                         .clients_max = clients_max,
+                         .inflight_max = 256,
+                         .arena_max = 1 << 20,
+                         .bulk_max = 1 << 20,
+                         .idle_park_ns = idle_park_ns,
+                         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_GENERATE}};
+    struct diag diag;
+    struct io *io;
+
+    if (io_new(&io, &opt, &ops, &diag) < 0 || io_listen(io, &diag) < 0) {
+        fprintf(stderr, "bench_ring: %s\n", diag.text);
+        exit(1);
+    }
+    return io;
+}
+
+void daemon_process(void)
+{
+    int fifo = own_core(cpu_daemon);
+
+    descriptors_raise();
+    ticks_calibrate();
+    transports[HOT] = transport_new(ring_paths[HOT], 4, PARK_NS);
+    transports[CROWD] = transport_new(ring_paths[CROWD], ATTACHED, PARK_NS);
+    transports[PARK] = transport_new(ring_paths[PARK], 4, 1);
+    if (fifo)
+        printf("note: SCHED_FIFO is not allowed here, the tails below are the scheduler's\n");
+    fflush(stdout);
+    TKR_STORE_RELEASE(&shared->daemon_ready, 1u);
+    for (;;) {
+        enum mode mode = (enum mode)TKR_LOAD_ACQUIRE(&shared->mode);
+
+        TKR_STORE_RELEASE(&shared->serving, (uint32_t)mode);
+        if (mode == MODE_END)
+            break;
+        serve(mode);
+    }
+    _exit(0); /* the kernel is faster with thousands of clients */
+}
