@@ -23,6 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static _Alignas(64) uint8_t arena[ARENA];
 static struct io_client client = {.arena = arena, .arena_len = ARENA};
 static struct model model = {.n_ctx = N_CTX};
+static uint32_t resume_ids; /* of the last tail entry that has some */
 
 void tkr_load_hook(const void *ptr, size_t bytes)
 {
@@ -37,7 +38,9 @@ void tkr_load_hook(const void *ptr, size_t bytes)
 /* A tail entry that may well be good, then spoilt like all else. */
 static struct tkr_tail tail_make(void)
 {
-    struct tkr_tail tail = {.kind = (uint16_t)(1 + next_byte() % 6), .off = next_word() % ARENA & ~3u};
+    uint8_t pick = next_byte();
+    struct tkr_tail tail = {.kind = (uint16_t)(pick < 250 ? 1 + pick % 4 : pick - 249),
+                            .off = next_word() % (ARENA / 2) & ~3u};
 
     switch (tail.kind) {
     case TKR_TAIL_MESSAGE:
@@ -48,7 +51,9 @@ static struct tkr_tail tail_make(void)
         tail.bytes = next_byte() + 1u;
         break;
     default:
-        tail.count = next_byte() % (N_CTX + 2);
+        tail.count = next_byte() % (pick < 200 ? 16 : N_CTX + 2);
+        if (tail.kind == TKR_TAIL_RESUME_IDS)
+            resume_ids = tail.count;
         tail.bytes = 4 * tail.count;
         break;
     }
@@ -109,10 +114,13 @@ static struct tkr_sqe slot_make(void)
 
     if (sqe.data_kind != TKR_DATA_MESSAGES)
         sqe.data_off = next_word() % ARENA & ~3u, sqe.data_len = next_word() % 512 & ~3u;
+    resume_ids = 0;
     if (how & 3)
         sqe.param_len = block_make(sqe.param_off);
-    if (how & 4)
-        sqe.resume_pos = next_byte() % (N_CTX + 1);
+    if (how < 240)
+        sqe.resume_pos = resume_ids;
+    else
+        sqe.resume_pos = next_byte();
     if (how < 32) /* also what the transport would have refused: intake does not lean on it */
         ((uint8_t *)&sqe)[8 + next_byte() % 56] = next_byte();
     return sqe;
