@@ -210,6 +210,8 @@ static void rounds_run(tkr_conn *hot, tkr_conn *park, tkr_conn **crowd)
                 noop_round(hot, ns, n, WARM, 0);
                 break;
             case CONTEST_RING_PARKED:
+                for (int i = 0; i < 3; i++) /* those that were published to park: PARK_NS */
+                    rest();
                 noop_round(crowd[0], ns, n, WARM, 0);
                 break;
             case CONTEST_PARK:
