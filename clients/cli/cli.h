@@ -69,8 +69,10 @@ struct session {
     tkr_limits limits;
 };
 
-/* Room for arena_bytes of prompts and n_ids token ids in results. An exit code. */
-int session_open(struct session *ret_session, const char *socket, size_t arena_bytes, size_t n_ids);
+/* Room for arena_bytes of prompts and n_ids token ids in results. With reconnect a request goes on when
+ * the daemon was restarted. An exit code. */
+int session_open(struct session *ret_session, const char *socket, size_t arena_bytes, size_t n_ids,
+                 int reconnect);
 void session_close(struct session *session);
 /* Submits one request that must fit. An exit code. */
 int session_submit(struct session *session, tkr_req *req);

@@ -39,7 +39,7 @@ int models_main(int argc, char **argv)
     int code;
 
     argp_parse(&argp, argc, argv, 0, NULL, &socket);
-    code = session_open(&session, socket, 0, 0);
+    code = session_open(&session, socket, 0, 0, 0);
     if (code != CLI_OK)
         return code;
     printf("%-40s %8s %8s %-5s %s\n", "MODEL", "CONTEXT", "TOKENS", "CHAT", "HASH");

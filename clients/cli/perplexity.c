@@ -188,7 +188,7 @@ int perplexity_main(int argc, char **argv)
     in_flight = IN_FLIGHT * (size_t)(p.window ? p.window : WINDOW_USUAL);
     code =
         session_open(&session, p.socket, input.bytes > 4 * in_flight ? input.bytes : 4 * in_flight,
-                     input.bytes > in_flight ? input.bytes : in_flight);
+                     input.bytes > in_flight ? input.bytes : in_flight, 0);
     if (code == CLI_OK) {
         code = perplexity_measure(&p, &session, &input, &ids);
         session_close(&session);

@@ -24,11 +24,12 @@ enum {
     OPTION_STOP,
     OPTION_JSON,
     OPTION_STATS,
+    OPTION_RECONNECT,
 };
 
 struct run {
     const char *socket, *messages, *prompt;
-    int raw, json, stats;
+    int raw, json, stats, reconnect;
     tkr_req req;
     tkr_bytes stops[TKR_STOPS_MAX];
 
@@ -49,6 +50,8 @@ static const struct argp_option options[] = {
     {"min-p", OPTION_MIN_P, "P", 0, "Leave out tokens below P times the likeliest", 0},
     {"seed", OPTION_SEED, "S", 0, "The same seed gives the same answer", 0},
     {"stop", OPTION_STOP, "TEXT", 0, "End before this text; may be given several times", 0},
+    {"reconnect", OPTION_RECONNECT, NULL, 0,
+     "When the daemon dies, wait for the next one and go on where the answer was", 0},
     {"json", OPTION_JSON, NULL, 0, "One line of JSON at the end instead of text as it comes", 0},
     {"stats", OPTION_STATS, NULL, 0, "Times of each stage on standard error", 0},
     {0},
@@ -110,6 +113,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_STOP:
         stop_add(state, run, arg);
+        return 0;
+    case OPTION_RECONNECT:
+        run->reconnect = 1;
         return 0;
     case OPTION_JSON:
         run->json = 1;
@@ -264,7 +270,7 @@ int run_main(int argc, char **argv)
     run.req.stops = run.stops;
     bytes = input.bytes + (size_t)TKR_STOPS_MAX * TKR_STOP_BYTES_MAX;
 
-    code = session_open(&session, run.socket, bytes, 0);
+    code = session_open(&session, run.socket, bytes, 0, run.reconnect);
     if (code == CLI_OK) {
         code = session_submit(&session, &run.req);
         if (code == CLI_OK)

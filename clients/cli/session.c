@@ -18,11 +18,12 @@ static void on_interrupt(int signal)
     interrupted = 1;
 }
 
-int session_open(struct session *ret_session, const char *socket, size_t arena_bytes, size_t n_ids)
+int session_open(struct session *ret_session, const char *socket, size_t arena_bytes, size_t n_ids,
+                 int reconnect)
 {
     /* The second Ctrl-C ends the program at once. */
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-    tkr_opt opt = {.size = sizeof opt, .path = socket};
+    tkr_opt opt = {.size = sizeof opt, .path = socket, .reconnect = reconnect != 0};
     struct session session = {.limits.size = sizeof session.limits};
 
     /* 0 means the library's own size, which is enough for small things. */

@@ -97,7 +97,7 @@ int tokenize_main(int argc, char **argv)
         return CLI_FAILED;
 
     /* A byte gives one id at most. */
-    code = session_open(&session, tokenize.socket, input.bytes, input.bytes + TEMPLATE_IDS);
+    code = session_open(&session, tokenize.socket, input.bytes, input.bytes + TEMPLATE_IDS, 0);
     if (code == CLI_OK) {
         code = session_tokenize(&session, &input, &ids);
         session_close(&session);

@@ -130,7 +130,7 @@ static void welcome(struct fake *fake, const struct tkr_grant *grant)
     if (fake->spoil_t)
         fake->spoil_t((struct tkr_t_header *)(void *)base);
     snprintf(model.name, sizeof model.name, "fake");
-    memset(model.hash, 0xab, sizeof model.hash);
+    memset(model.hash, 0xab ^ fake->model, sizeof model.hash);
     memcpy(base + fake->th.models_off, &model, sizeof model);
     fake->ctl = base + fake->th.ctl_off;
     *fake_t_word(fake, TKR_T_STATE) = TKR_STATE_RUN;

@@ -27,6 +27,7 @@ struct fake {
     unsigned extra_fds;               /* more descriptors than T's beside WELCOME */
     uint32_t arena_max, inflight_max; /* 0: grants what is asked */
     uint32_t nsq_max;
+    uint8_t model; /* another number is another model's hash */
     uint32_t doorbell, colour;
 
     char dir[64], path[96]; /* path is the socket */

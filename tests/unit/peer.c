@@ -11,6 +11,8 @@
  *   forever     goes on until it is cancelled
  *   vanish      the peer exits without an answer
  *   params      the answer is the parameters
+ *   crash N     hangs up after N words of the answer, and takes the next client; a request that
+ *               resumes gets the other words
  * TOKENIZE gives each byte as an id; LOGPROBS gives -id / 100 for each id but the first.
  */
 #include <errno.h>
@@ -28,6 +30,7 @@ static struct fake fake;
 static char prompt[PROMPT_MAX];
 static uint32_t prompt_bytes;
 static uint32_t bulk_used;
+static int crashed;
 
 static uint64_t now_ns(void)
 {
@@ -164,10 +167,33 @@ static void end(const struct tkr_sqe *sqe, uint16_t status, uint8_t finish, uint
     fake_wake(&fake);
 }
 
+/* Where the answer goes on: behind the words that the client says it has. NULL: it has others. */
+static const char *resume_at(const struct tkr_sqe *sqe)
+{
+    const struct tkr_param *param = fake_arena(&fake, sqe->param_off);
+    const char *at = prompt;
+    uint32_t n_tail;
+    const struct tkr_tail *tail = tail_of(sqe, &n_tail);
+    const uint32_t *ids;
+
+    if (!sqe->resume_pos)
+        return prompt;
+    if (!n_tail || tail[n_tail - 1].kind != TKR_TAIL_RESUME_IDS ||
+        tail[n_tail - 1].count != sqe->resume_pos)
+        return NULL;
+    ids = fake_arena(&fake, tail[n_tail - 1].off);
+    for (uint32_t i = 0; i < sqe->resume_pos; i++) {
+        if (ids[i] != 100 + i)
+            return NULL;
+        at += word_bytes(at);
+    }
+    return at - prompt == param->resume_bytes ? at : NULL;
+}
+
 static void generate(const struct tkr_sqe *sqe)
 {
-    const char *order;
-    uint32_t pos = 0;
+    const char *order, *at;
+    uint32_t pos = sqe->resume_pos, crash_at = UINT32_MAX;
 
     prompt_read(sqe);
     order = strstr(prompt, "status ");
@@ -185,9 +211,20 @@ static void generate(const struct tkr_sqe *sqe)
     }
     if (strstr(prompt, "params"))
         prompt_params(sqe);
-    for (const char *at = prompt; *at && pos < sqe->max_tokens; pos++) {
+    order = strstr(prompt, "crash ");
+    if (order && !pos)
+        crash_at = (uint32_t)atoi(order + 6);
+    at = resume_at(sqe);
+    if (!at) {
+        end(sqe, TKR_E_INVALID, 0, 0);
+        return;
+    }
+    for (; *at && pos < sqe->max_tokens; pos++) {
         uint32_t bytes = word_bytes(at);
 
+        crashed = pos == crash_at;
+        if (crashed)
+            return;
         if (!line_free())
             return;
         put_word(sqe, pos, at, bytes);
@@ -248,6 +285,7 @@ static void serve(void)
     struct tkr_sqe sqe;
 
     bulk_used = 0;
+    crashed = 0;
     for (;;) {
         if (fake_take(&fake, &sqe) < 0) {
             if (!client_there(1))
@@ -257,6 +295,8 @@ static void serve(void)
         switch (sqe.op) {
         case TKR_OP_GENERATE:
             generate(&sqe);
+            if (crashed)
+                return;
             break;
         case TKR_OP_TOKENIZE:
             tokenize(&sqe);

@@ -124,6 +124,17 @@ def a_daemon_that_dies_is_gone_within_a_second_and_exits_1(bench):
     bench.start()
 
 
+def with_reconnect_an_answer_goes_on_where_it_was(bench):
+    prompt = "crash 3 in the middle of an answer"
+    out, _ = bench.call("run", "--raw", "--reconnect", prompt)
+    assert out.decode() == prompt + "\n", out
+    out, _ = bench.call("run", "--raw", "--reconnect", "--json", "--temperature", "1", prompt)
+    # peer.c: one id a word, from 100
+    assert json.loads(out)["token_ids"] == list(range(100, 108)), out
+    _, err = bench.call("run", "--raw", prompt, code=1)
+    assert "GONE" in err, err
+
+
 def ctrl_c_cancels_and_exits_130(bench):
     with subprocess.Popen(bench.command("run", "forever"), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as run:
@@ -235,6 +246,7 @@ TESTS = [
     stats_go_to_standard_error,
     a_failed_request_is_named_and_exits_1,
     a_daemon_that_dies_is_gone_within_a_second_and_exits_1,
+    with_reconnect_an_answer_goes_on_where_it_was,
     ctrl_c_cancels_and_exits_130,
     no_daemon_exits_3_and_names_the_socket,
     wrong_command_lines_exit_2_and_say_what_is_expected,
