@@ -21,8 +21,10 @@
 
 #define TRAP_UNLESS(cond)                                                                          \
     do {                                                                                           \
-        if (!(cond))                                                                               \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #cond);                     \
             __builtin_trap();                                                                      \
+        }                                                                                          \
     } while (0)
 
 static const uint8_t *input;
