@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the SPIN models of this folder: each must hold in every state, and each planted mistake must
+be caught for the expected reason. Prints TAP. TOKENRING_LONG=1 searches larger models, too.
+
+  test_models.py            all of them
+  test_models.py WORD       those with WORD in their name or options
+"""
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WORKERS = 2
+MEMORY_MB = 2000
+TIMEOUT_S = 240
+TIMEOUT_LONG_S = 1800
+
+# What the search must say.
+HOLDS = "errors: 0"
+HANGS = "invalid end state"    # somebody waits for ever
+LIES = "assertion violated"
+
+# sentence, model, options, verdict
+TESTS = [
+    ("the doorbell loses no wake", "doorbell", "", HOLDS),
+    ("a client without a fence loses a wake", "doorbell", "NO_FENCE_CLIENT", HANGS),
+    ("a daemon without a fence loses a wake", "doorbell", "NO_FENCE_DAEMON", HANGS),
+    ("a client whose fence comes before its slot loses a wake", "doorbell", "FENCE_BEFORE_PUT", HANGS),
+    ("a daemon that parks without a last look loses a wake", "doorbell", "NO_RECHECK", HANGS),
+    ("a daemon that reads the bell after its last look loses a wake", "doorbell", "LATE_BELL", HANGS),
+    ("a daemon that says it sleeps after its last look loses a wake", "doorbell", "NEED_AFTER_RECHECK", HANGS),
+    ("a client that wakes without moving the bell loses a wake", "doorbell", "NO_BUMP", HANGS),
+    ("a daemon that ignores the wake of an earlier parking loses a wake", "doorbell", "STALE_WAKE_IGNORED", HANGS),
+
+    ("slots are read whole and rewritten only when given back", "ring", "", HOLDS),
+    ("a seq before its payload is caught", "ring", "SEQ_FIRST", LIES),
+    ("a payload that is read before its seq is caught", "ring", "PAYLOAD_FIRST_READ", LIES),
+    ("a credit before the read is caught", "ring", "CREDIT_FIRST", LIES),
+    ("a producer that never looks for room is caught", "ring", "NO_ROOM_CHECK", LIES),
+    ("a full flag in place of a position is caught", "ring", "FULL_FLAG", LIES),
+    ("a lying consumer never widens the producer's room", "ring", "LIAR", HOLDS),
+    ("a producer that believes every position is caught", "ring", "LIAR NO_CLAMP", LIES),
+
+    ("a waiting client loses no wake, woken directly or by the waker", "wait", "", HOLDS),
+    ("a waiting client without a fence loses a wake", "wait", "NO_FENCE_CLIENT", HANGS),
+    ("a publishing daemon without a fence loses a wake", "wait", "NO_FENCE_DAEMON", HANGS),
+    ("a client that sleeps without a last look loses a wake", "wait", "NO_RECHECK", HANGS),
+    ("a client that reads the bell after its last look loses a wake", "wait", "LATE_BELL", HANGS),
+    ("a bell that moves after the wake is queued loses a wake", "wait", "BELL_AFTER_WAKE", HANGS),
+    ("a wake without a moved bell is lost", "wait", "NO_BUMP", HANGS),
+    ("a wake at exactly one position misses a batch that passes it", "wait", "WAKE_EQUAL", HANGS),
+    ("a wake dropped when the waker's queue is full is lost", "wait", "WAKE_DROPPED", HANGS),
+    ("a waker without a fence loses a wake", "wait", "WAKER_NO_FENCE", HANGS),
+    ("a wake queued for the waker without a fence is lost", "wait", "WAKER_PUT_NO_FENCE", HANGS),
+    ("a waker that sleeps without a last look loses a wake", "wait", "WAKER_NO_RECHECK", HANGS),
+    ("a waker that reads its bell late loses a wake", "wait", "WAKER_LATE_BELL", HANGS),
+    ("a daemon that ends wakes its clients, who get every line first", "wait", "GONE LINES=2", HOLDS),
+    ("a daemon that ends without a wake leaves its clients asleep", "wait", "GONE LINES=2 GONE_SILENT", HANGS),
+    ("a client that believes GONE at once loses lines", "wait", "GONE LINES=2 GONE_FIRST_LOOK", LIES),
+    ("a stray wake does no harm", "wait", "STRAY LINES=2", HOLDS),
+    ("a client that takes a wake for a line is caught", "wait", "STRAY LINES=2 TRUSTS_WAKE", LIES),
+
+    ("each slot ends once, and a stale cancel ends nothing", "cancel", "", HOLDS),
+    ("a cancel word that names no request ends a later one", "cancel", "WORD_IS_FLAG", LIES),
+    ("a cancel word looked at only when it changes is lost", "cancel", "WORD_AT_EDGE", HANGS),
+    ("a CANCEL slot that ends its request by itself is caught", "cancel", "SLOT_ENDS_IT", LIES),
+    ("a CANCEL slot unanswered because its request has ended is caught", "cancel", "SLOT_UNANSWERED", HANGS),
+    ("a terminal without a reserved line finds the queue full", "cancel", "NO_RESERVE", LIES),
+    ("a tag used again before its DONE was read is caught", "cancel", "TAG_FREE_AT_CANCEL", LIES),
+    ("a result record written after DONE is caught", "cancel", "RECORD_AFTER_DONE", LIES),
+    ("a line after DONE is caught", "cancel", "LINE_AFTER_DONE", LIES),
+    ("a cancel forgotten by a step is caught", "cancel", "CANCEL_NOT_KEPT", HANGS),
+
+    ("a client is freed when nobody holds it, and always", "detach", "", HOLDS),
+    ("unmapping before the waits are reaped is caught", "detach", "UNMAP_BEFORE_REAP", LIES),
+    ("a wait that is not cancelled keeps a dead client for ever", "detach", "NO_CANCEL", HANGS),
+    ("freeing a client that a job still holds is caught", "detach", "REFS_IGNORED", LIES),
+    ("a place in the table given away at detach is caught", "detach", "SLOT_FREE_AT_DETACH", LIES),
+    ("a client detached by both its pidfd and its socket is caught", "detach", "DETACH_TWICE", LIES),
+    ("a wake still due for a freed client is caught", "detach", "DUE_KEPT", LIES),
+    ("a wait armed for a dead client is caught", "detach", "PARKS_THE_DEAD", HANGS),
+    ("taking a cancelled wait for a reaped one is caught", "detach", "ARMED_CLEARED_AT_CANCEL", LIES),
+    ("a waker that stores to the word of a client is caught", "detach", "WAKER_STORES", LIES),
+]
+
+LONG_TESTS = [
+    ("the doorbell loses no wake, more slots", "doorbell", "SLOTS=8 PASSES=4", HOLDS),
+    ("slots are read whole, ten laps", "ring", "LINES=20", HOLDS),
+    ("a lying consumer never widens the producer's room, more lies", "ring", "LIAR LINES=6", HOLDS),
+    ("a waiting client loses no wake, with stray ones", "wait", "STRAY", HOLDS),
+    ("a daemon that ends wakes its clients, more lines", "wait", "GONE", HOLDS),
+    ("each slot ends once, more requests and lines", "cancel", "REQUESTS=7 LINES=3 CQ=4", HOLDS),
+    ("clients are freed, three on one place", "detach", "CLIENTS=3", HOLDS),
+]
+
+
+def search(model, options, verdict, timeout_s):
+    """Returns (what the search printed, seconds)."""
+    defines = [f"-D{option}" for option in options.split()]
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        def run(*command):
+            return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True, errors="replace", timeout=timeout_s, check=False).stdout
+        try:
+            output = run("spin", *defines, "-a", os.path.join(HERE, model + ".pml"))
+            optimise = "-O2" if verdict == HOLDS else "-O0" # a mistake shows after few states
+            output += run("gcc", optimise, "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MB}",
+                          "-o", "pan", "pan.c")
+            output += run("./pan", "-m200000")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error), time.monotonic() - begin
+    return output, time.monotonic() - begin
+
+
+def judge(output, verdict):
+    """Returns None when the search said what it must, else why not."""
+    incomplete = ("out of memory", "max search depth too small", "Search not completed")
+    if verdict == HOLDS:
+        if not re.search(r"errors: 0\b", output) or any(word in output for word in incomplete):
+            return "the search found an error or did not come to its end"
+    elif "errors: 1" not in output or f"pan:1: {verdict}" not in output:
+        return f"the mistake was not caught: no '{verdict}'"
+    return None
+
+
+def main():
+    tests = TESTS + (LONG_TESTS if os.environ.get("TOKENRING_LONG") else [])
+    if len(sys.argv) > 1:
+        tests = [t for t in tests if sys.argv[1] in f"{t[1]}: {t[0]} {t[2]}"]
+    print(f"1..{len(tests)}", flush=True)
+    missing = [tool for tool in ("spin", "gcc") if not shutil.which(tool)]
+    if missing:
+        for i, (sentence, model, _, _) in enumerate(tests, 1):
+            print(f"ok {i} - {model}: {sentence} # SKIP {' and '.join(missing)} not installed")
+        return 0
+
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        runs = [pool.submit(search, model, options, verdict,
+                            TIMEOUT_S if i < len(TESTS) else TIMEOUT_LONG_S)
+                for i, (_, model, options, verdict) in enumerate(tests)]
+        for i, ((sentence, model, _, verdict), result) in enumerate(zip(tests, runs), 1):
+            output, seconds = result.result()
+            why = judge(output, verdict)
+            states = re.search(r"([\d.e+]+) states, stored", output)
+            print(f"{'not ok' if why else 'ok'} {i} - {model}: {sentence}")
+            print(f"# {states.group(1) if states else 'no'} states, {seconds:.1f} s", flush=True)
+            if why:
+                failed += 1
+                print(f"# {why}\n# " + "\n# ".join(output.splitlines()[-25:]), flush=True)
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
