@@ -172,11 +172,17 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
     io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, &result);
 }
 
+/* Each client has its share: its place is its own for as long as it has requests. */
+static uint32_t share_of(const struct daemon *d, const struct io_client *client)
+{
+    return io_client_place(client) % d->config.clients_max;
+}
+
 static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
                       uint64_t seen_ns)
 {
     struct daemon *d = ctx;
-    struct request *req = sched_request_take(d->sched);
+    struct request *req = sched_request_take(d->sched, share_of(d, client));
     struct job *job;
 
     if (!req) {
@@ -419,7 +425,8 @@ static uint32_t drain_abort(struct daemon *d)
     for (uint32_t i = 0; i < d->n_alive; i++) {
         struct request *req = d->jobs[d->alive[i]].req;
 
-        if (req->state == REQUEST_QUEUED || req->state == REQUEST_RUNNING)
+        if (req->state == REQUEST_QUEUED || req->state == REQUEST_RUNNING ||
+            req->state == REQUEST_PAUSED)
             abort_one(d, req, now);
         aborted += req->state != REQUEST_ENDED || req->status == END_ABORTED;
     }
@@ -578,6 +585,12 @@ static int engine_start(struct daemon *d, struct diag *diag)
         .n_ctx = d->model->n_ctx,
         .chunk_rows = d->config.chunk_rows,
         .vocab = d->model->vocab,
+        .shares_max = d->config.clients_max,
+        .lag_tokens_max = d->config.lag_tokens_max,
+        .lag_timeout_ns = (uint64_t)d->config.lag_timeout_ms * 1000000u,
+        .limits = {.requests = d->config.client_requests_max,
+                   .pages = pages_for(d->config.client_kv_positions_max),
+                   .prompt_tokens = d->config.client_prompt_tokens_max},
     };
     int err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
 
@@ -804,6 +817,8 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
         daemon_free(d);
         return err;
     }
+    if (io_note(d->io)[0])
+        log_line(LOG_WARN, "%s", io_note(d->io));
     log_line(
         LOG_INFO,
         "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s start_ms=%llu",

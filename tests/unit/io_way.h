@@ -15,14 +15,15 @@ struct io_way {
     const char *name, *mode;
     enum io_kind io;
     enum io_doorbell doorbell;
+    const char *io_name, *doorbell_name; /* as settings */
 };
 
 static inline const struct io_way *io_way(void)
 {
     static const struct io_way ways[] = {
-        {"uring+futex", "io_uring+futex", IO_KIND_URING, IO_DOORBELL_FUTEX},
-        {"uring+socket", "io_uring+socket", IO_KIND_URING, IO_DOORBELL_SOCKET},
-        {"epoll+socket", "epoll+socket", IO_KIND_EPOLL, IO_DOORBELL_AUTO},
+        {"uring+futex", "io_uring+futex", IO_KIND_URING, IO_DOORBELL_FUTEX, "uring", "futex"},
+        {"uring+socket", "io_uring+socket", IO_KIND_URING, IO_DOORBELL_SOCKET, "uring", "socket"},
+        {"epoll+socket", "epoll+socket", IO_KIND_EPOLL, IO_DOORBELL_AUTO, "epoll", "auto"},
     };
     const char *name = getenv("TOKENRING_TEST_IO");
 
