@@ -534,7 +534,7 @@ void control_accept(struct io *io)
              * little later. */
             if (fd >= 0)
                 close(fd);
-            io->accept_retry_ns = clock_ns() + IO_HALF_OPEN_NS / 8;
+            io->accept_retry_ns = clock_ns() + IO_SILENT_NS;
             return;
         }
         client->accepted_ns = clock_ns();
@@ -546,7 +546,7 @@ void control_accept(struct io *io)
     if (io->n_table < io->table_max)
         accept_arm(io);
     else
-        io->accept_retry_ns = clock_ns() + IO_HALF_OPEN_NS / 8;
+        io->accept_retry_ns = clock_ns() + IO_SILENT_NS;
 }
 
 void control_defer(struct io *io, struct io_client *client)
@@ -581,11 +581,15 @@ void control_run(struct io *io)
 
 void control_expire(struct io *io, uint64_t now)
 {
+    /* A full table keeps no place for those who only connect: they would keep the others out. */
+    uint64_t silent_ns = io->n_table < io->table_max ? IO_HALF_OPEN_NS : IO_SILENT_NS;
+
     for (uint32_t i = 0; io->n_half_open && i < io->table_max; i++) {
         struct io_client *client = io->table[i];
 
         if (client && (client->state == IO_CLIENT_HELLO || client->state == IO_CLIENT_ATTACH) &&
-            now - client->accepted_ns > IO_HALF_OPEN_NS)
+            now - client->accepted_ns >
+                (client->state == IO_CLIENT_HELLO ? silent_ns : IO_HALF_OPEN_NS))
             refuse(client, TKR_REFUSED_MESSAGE, IO_HALF_OPEN_NS, 0, "the attach took too long");
     }
     /* Last, since whom this takes came after now. */

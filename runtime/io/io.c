@@ -384,10 +384,10 @@ static uint64_t sleep_timeout(const struct io *io, uint64_t until_ns, uint64_t n
         timeout = until_ns > now ? until_ns - now : 0;
     if (io->n_set[IO_SET_STARVED] && timeout > io->starved_tick_ns)
         timeout = io->starved_tick_ns;
-    if (io->n_half_open && timeout > IO_HALF_OPEN_NS / 8)
-        timeout = IO_HALF_OPEN_NS / 8;
-    if (io->accept_retry_ns && timeout > IO_HALF_OPEN_NS / 8)
-        timeout = IO_HALF_OPEN_NS / 8;
+    if (io->n_half_open && timeout > IO_SILENT_NS)
+        timeout = IO_SILENT_NS;
+    if (io->accept_retry_ns && timeout > IO_SILENT_NS)
+        timeout = IO_SILENT_NS;
     return timeout;
 }
 

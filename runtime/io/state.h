@@ -30,6 +30,8 @@
 #define IO_CONNS_SPARE     16u /* connections beyond clients_max that still get a typed refusal */
 #define IO_HALF_OPEN_NS                                                                            \
     3000000000ull /* from accept to READY; populating 16 MiB takes milliseconds */
+#define IO_SILENT_NS                                                                               \
+    100000000ull /* from accept to HELLO when the table is full: it comes with the connection */
 #define IO_CONTROL_DELAY_NS                                                                        \
     50000000ull /* an attach takes milliseconds: kept out of a step for so long at most */
 #define IO_STRIKES         64u /* malformed slots in a second; the client of one more is detached */

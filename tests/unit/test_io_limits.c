@@ -169,6 +169,30 @@ START_TEST(connections_that_a_user_only_holds_open_keep_nobody_out)
 }
 END_TEST
 
+START_TEST(who_only_connects_is_dropped_early_when_the_table_is_full_and_only_then)
+{
+    struct raw_client silent[24]; /* the table has 24 places: 8 clients and 16 spare ones */
+    uint64_t later;
+
+    for (int n = 23; n <= 24; n++) {
+        for (int i = n == 23 ? 0 : 23; i < n; i++) {
+            client_connect(&silent[i]);
+            daemon_pump();
+        }
+        later = clock_ns() + IO_SILENT_NS;
+        ck_assert_uint_gt(IO_HALF_OPEN_NS, 4 * IO_SILENT_NS);
+        control_expire(io, later);
+        for (int i = 0; i < n; i++)
+            ck_assert_int_eq(socket_readable(silent[i].socket), n == 24);
+    }
+    for (int i = 0; i < 24; i++) {
+        ck_assert_int_eq(raw_welcome_recv(&silent[i]), -EPERM);
+        ck_assert_int_eq(silent[i].refused.reason, TKR_REFUSED_MESSAGE);
+        raw_close(&silent[i]);
+    }
+}
+END_TEST
+
 START_TEST(a_user_has_no_more_memory_in_regions_than_its_limit)
 {
     struct raw_client c[3];
@@ -593,6 +617,7 @@ int main(void)
         printf("# not root: the seven tests with two users are left out\n");
         fflush(stdout);
     }
+    tcase_add_test(tc, who_only_connects_is_dropped_early_when_the_table_is_full_and_only_then);
     tcase_add_test(tc, a_user_has_no_more_memory_in_regions_than_its_limit);
     tcase_add_test(tc,
                    a_user_has_no_more_requests_in_flight_than_its_limit_over_all_of_its_connections);
