@@ -41,6 +41,11 @@
     X(bulk_mib_max, NUMBER, 16, 1, 1024)                                                           \
     X(require_mlock, BOOL, 0, 0, 1)                                                                \
     X(idle_park_us, NUMBER, 50, 1, 1000000)                                                        \
+    X(client_requests_max, NUMBER, 0, 0, 65536)                                                    \
+    X(client_kv_positions_max, NUMBER, 0, 0, 1u << 26)                                             \
+    X(client_prompt_tokens_max, NUMBER, 0, 0, 1u << 30)                                            \
+    X(lag_tokens_max, NUMBER, 256, 1, 1u << 20)                                                    \
+    X(lag_timeout_ms, NUMBER, 10000, 1, 3600000)                                                   \
     X(drain_s, NUMBER, 10, 1, 3600)
 
 enum kind {

@@ -34,6 +34,11 @@ struct config {
     uint32_t bulk_mib_max;  /* bulk results of one client */
     int require_mlock;      /* refuse clients whose memory cannot be locked */
     uint32_t idle_park_us;  /* a silent queue is polled for so long */
+    uint32_t client_requests_max; /* of one client, until its answer is read; 0: inflight_max alone */
+    uint32_t client_kv_positions_max; /* of one client's requests together; 0: the pool */
+    uint32_t client_prompt_tokens_max; /* of one client's requests together; 0: no limit */
+    uint32_t lag_tokens_max;  /* a request with more unread tokens leaves the batch */
+    uint32_t lag_timeout_ms;  /* ... and ends SLOW after so long */
     uint32_t drain_s;       /* running requests may finish for so long after SIGTERM */
 
     uint32_t given;               /* bit i: number i of the list in config.c was set */

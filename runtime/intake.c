@@ -177,7 +177,7 @@ static int tail_resume_ids(const struct intake *in, struct job *job, const struc
         return refuse(req, END_INVALID, "resume ids: %u bytes for %u ids", t->bytes, t->count);
     if (io_arena_copy(job->client, req->out_ids, t->off, t->bytes) < 0)
         return refuse(req, END_INVALID, "resume ids: outside the arena");
-    req->n_resume = req->n_out = t->count;
+    req->n_resume = req->n_out = req->n_published = t->count;
     return 0;
 }
 

@@ -136,14 +136,15 @@ static int put_bulk(struct job *job)
 static void put_done(struct job *job, const uint8_t *model_hash)
 {
     const struct request *req = job->req;
+    uint32_t lost = req->status == END_SLOW ? minus(req->n_out, job->ids_out) : 0;
     struct tkr_result result = {
         .user = req->user,
         .status = (uint16_t)req->status,
         .finish = (uint8_t)req->finish,
         .model = job->model,
         .prompt = req->n_prompt,
-        .output = req->n_out,
-        .discarded = req->n_discarded,
+        .output = req->n_out - lost,
+        .discarded = req->n_discarded + lost,
         .retry_after_ns = req->retry_after_ns,
         .seed = req->sampling.seed,
         .have = req->have,
@@ -162,10 +163,15 @@ enum publish_state publish_job(struct job *job, const uint8_t *model_hash)
 {
     struct request *req = job->req;
 
+    int full = 0;
+
     skip_received(job);
-    while (job->mark < req->n_marks)
-        if (put_line(job) < 0)
-            return PUBLISH_LAGGING;
+    while (job->mark < req->n_marks && !full)
+        full = put_line(job) < 0;
+    req->n_published = job->ids_out;
+    /* Who ended SLOW does not read: its terminal line has its own place, the rest is lost. */
+    if (full && !(req->state == REQUEST_ENDED && req->status == END_SLOW))
+        return PUBLISH_LAGGING;
     if (req->state != REQUEST_ENDED)
         return PUBLISH_IDLE;
     if (req->op != REQUEST_GENERATE && req->status == END_OK && !job->bulk_out) {

@@ -3,7 +3,8 @@
  * publish.h - a request's final output to its client's ring.
  *
  * What is published may lag what was generated: a full ring loses nothing and blocks nobody, the
- * publisher goes on where it stopped. The terminal CQE has its own reserved slot.
+ * publisher goes on where it stopped. The terminal CQE has its own reserved slot; after SLOW it comes
+ * without what the reader left unread, which counts as discarded.
  */
 #ifndef RUNTIME_PUBLISH_H
 #define RUNTIME_PUBLISH_H

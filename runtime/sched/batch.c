@@ -8,7 +8,7 @@
 
 static int is_prefill(const struct request *req)
 {
-    return req->n_computed < request_prompt_rows(req);
+    return req->n_computed < req->n_known;
 }
 
 static int is_lazy(const struct request *req)
@@ -16,35 +16,56 @@ static int is_lazy(const struct request *req)
     return req->op == REQUEST_GENERATE && req->max_tokens == REQUEST_MAX_TOKENS_NONE;
 }
 
-static void overload(struct sched *s, struct request *req, uint64_t now_ns)
+/* Who has no max_tokens and ends when there is no page: the youngest of the owner (of this one, or of the
+ * one with most pages). */
+static uint32_t find_lazy(const struct sched *s, const struct share *share)
 {
-    req->retry_after_ns = sched_retry_after_ns(s);
-    snprintf(req->message, sizeof req->message,
-             "no KV page left after %u tokens; max_tokens would reserve them",
-             req->n_tokens - req->n_prompt);
-    request_end(s, req, END_OVERLOADED, FINISH_NONE, now_ns);
+    uint32_t found = UINT32_MAX, most = 0;
+
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct share *owner = &s->shares[s->running[i]->share];
+
+        if (!is_lazy(s->running[i]) || (share && owner != share) || owner->n_pages < most)
+            continue;
+        found = i;
+        most = owner->n_pages;
+    }
+    return found;
+}
+
+/* 0 or -ENOSPC: the pool, or the owner's limit. */
+static int grow(struct sched *s, struct request *req)
+{
+    struct share *share = &s->shares[req->share];
+    int reserved = req->n_reserved > 0;
+
+    if (!reserved && s->opt.limits.pages && share->n_pages >= s->opt.limits.pages)
+        return -ENOSPC;
+    if (page_take(s->pool, reserved, &req->pages[req->n_pages]) < 0)
+        return -ENOSPC;
+    req->n_pages++;
+    req->n_reserved -= (uint32_t)reserved;
+    share->n_pages += !reserved;
+    return 0;
 }
 
 /* A page for the next position of every request that decodes. Only one without max_tokens can find
- * none; then the youngest of its kind ends, it or a later one, so those before it in the list stay. */
+ * none; then one of its kind ends, and this one is looked at again if it was not that. */
 static void grow_pages(struct sched *s, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < s->n_running;) {
         struct request *req = s->running[i];
-        uint32_t youngest = s->n_running - 1;
+        const struct share *share = &s->shares[req->share];
+        uint32_t victim;
 
-        if (is_prefill(req) || req->n_computed < req->n_pages * KV_PAGE) {
+        if (is_prefill(req) || req->n_computed < req->n_pages * KV_PAGE || grow(s, req) == 0) {
             i++;
-        } else if (page_take(s->pool, req->n_reserved > 0, &req->pages[req->n_pages]) == 0) {
-            req->n_pages++;
-            req->n_reserved -= req->n_reserved > 0;
-            i++;
-        } else {
-            while (!is_lazy(s->running[youngest]))
-                youngest--;
-            assert(youngest >= i);
-            overload(s, s->running[youngest], now_ns);
+            continue;
         }
+        victim = find_lazy(s, s->opt.limits.pages && share->n_pages >= s->opt.limits.pages ? share : NULL);
+        assert(victim < s->n_running);
+        queue_overload(s, s->running[victim], now_ns);
+        i -= victim < i;
     }
 }
 
@@ -52,7 +73,7 @@ static void grow_pages(struct sched *s, uint64_t now_ns)
 static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uint32_t *logits)
 {
     const struct request *req = s->running[i];
-    uint32_t left = request_prompt_rows(req) - req->n_computed - s->granted[i];
+    uint32_t left = req->n_known - req->n_computed - s->granted[i];
 
     n = left < n ? left : n;
     if (req->op == REQUEST_LOGPROBS) {
@@ -63,7 +84,7 @@ static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uin
     *budget -= n;
 }
 
-/* The prompt after the oldest that is nearest to its end and has not been granted rows; 0: none. */
+/* The owner's prompt after its oldest that is nearest to its end and has not been granted rows; 0: none. */
 static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const uint32_t *logits)
 {
     uint32_t best = 0, best_left = UINT32_MAX;
@@ -71,41 +92,79 @@ static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const ui
     for (uint32_t i = oldest + 1; i < s->n_running; i++) {
         const struct request *req = s->running[i];
 
-        if (!is_prefill(req) || s->granted[i] > 0 || (req->op == REQUEST_LOGPROBS && *logits == 0))
+        if (!is_prefill(req) || req->share != s->running[oldest]->share || s->granted[i] > 0 ||
+            (req->op == REQUEST_LOGPROBS && *logits == 0))
             continue;
-        if (request_prompt_rows(req) - req->n_computed < best_left) {
+        if (req->n_known - req->n_computed < best_left) {
             best = i;
-            best_left = request_prompt_rows(req) - req->n_computed;
+            best_left = req->n_known - req->n_computed;
         }
     }
     return best;
 }
 
-/* Shares this step's prompt rows out, as the header says. */
+/* Shares an owner's part of the budget out over its prompts; oldest is the first of them. */
+static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t *budget, uint32_t *logits)
+{
+    uint32_t left = part, i;
+
+    grant(s, oldest, left - left / 2, &left, logits);
+    while (left > 0 && (i = shortest_prompt(s, oldest, logits)) != 0)
+        grant(s, i, left, &left, logits);
+    grant(s, oldest, left, &left, logits);
+    *budget -= part - left;
+}
+
+/* The oldest prompt of the owner that had least so far, of those that had no part in this turn; UINT32_MAX: none. */
+static uint32_t next_oldest(struct sched *s, uint64_t turn)
+{
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct share *share = &s->shares[s->running[i]->share];
+
+        if (!is_prefill(s->running[i]) || share->dealt == turn)
+            continue;
+        if (best == UINT32_MAX || share->served < s->shares[s->running[best]->share].served)
+            best = i;
+    }
+    if (best != UINT32_MAX)
+        s->shares[s->running[best]->share].dealt = turn;
+    return best;
+}
+
+/* Owners with prompts in the batch. */
+static uint32_t count_owners(struct sched *s)
+{
+    uint64_t turn = ++s->scan;
+    uint32_t n = 0;
+
+    while (next_oldest(s, turn) != UINT32_MAX)
+        n++;
+    return n;
+}
+
+/* Shares this step's prompt rows out, as the header says: equal parts, then what is left. */
 static void share_rows(struct sched *s)
 {
-    uint32_t budget, n_decode = 0, logits, oldest = UINT32_MAX, i;
+    uint32_t budget, n_decode = 0, logits, owners, oldest;
 
     logits = s->backend->logits_max;
-    for (i = 0; i < s->n_running; i++) {
+    for (uint32_t i = 0; i < s->n_running; i++) {
         s->granted[i] = 0;
-        if (!is_prefill(s->running[i]))
-            n_decode++;
-        else if (oldest == UINT32_MAX)
-            oldest = i;
+        n_decode += !is_prefill(s->running[i]);
         /* One for each that generates, whether its prompt ends in this step or not. */
         logits -= s->running[i]->op == REQUEST_GENERATE;
     }
-    if (oldest == UINT32_MAX)
-        return;
     budget = s->backend->rows_max - n_decode;
     if (budget > s->opt.chunk_rows)
         budget = s->opt.chunk_rows;
 
-    grant(s, oldest, budget - budget / 2, &budget, &logits);
-    while (budget > 0 && (i = shortest_prompt(s, oldest, &logits)) != 0)
-        grant(s, i, budget, &budget, &logits);
-    grant(s, oldest, budget, &budget, &logits);
+    owners = count_owners(s);
+    for (uint64_t turn = ++s->scan; (oldest = next_oldest(s, turn)) != UINT32_MAX; owners--)
+        share_part(s, oldest, budget / owners + (budget % owners != 0), &budget, &logits);
+    for (uint64_t turn = ++s->scan; (oldest = next_oldest(s, turn)) != UINT32_MAX && budget > 0;)
+        share_part(s, oldest, budget, &budget, &logits);
 }
 
 /* Appends n rows of req to the step. */
@@ -122,6 +181,7 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
         req->n_pages++;
         req->n_reserved--;
     }
+    s->shares[req->share].served += n;
     memcpy(s->tokens + row0, req->tokens + req->n_computed, n * sizeof *s->tokens);
     s->seqs[i] = (struct step_seq){
         .row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};
@@ -134,6 +194,18 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
     for (uint32_t row = first_logit; row < row0 + n; row++)
         s->logit_rows[step->n_logits++] = row;
     step->n_rows += n;
+}
+
+/* Rows up to end are computed: counts those of the prompt that were not before. */
+static void count_prompt(struct sched *s, struct request *req, uint32_t end)
+{
+    uint32_t rows = request_prompt_rows(req);
+
+    end = end < rows ? end : rows;
+    if (end <= req->n_counted)
+        return;
+    s->prompt_tokens += end - req->n_counted;
+    req->n_counted = end;
 }
 
 static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
@@ -151,7 +223,7 @@ static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
             continue;
         if (req->stamp[STAMP_PREFILL] == 0)
             req->stamp[STAMP_PREFILL] = now_ns;
-        s->prompt_tokens += s->granted[i];
+        count_prompt(s, req, req->n_computed + s->granted[i]);
         pack(s, step, req, s->granted[i]);
     }
 }
@@ -265,7 +337,8 @@ uint32_t sched_step(struct sched *s, uint64_t (*now)(void))
     struct step step;
 
     sched_expire(s, begin_ns);
-    queue_admit(s);
+    queue_pause(s, begin_ns);
+    queue_admit(s, begin_ns);
     grow_pages(s, begin_ns);
     if (s->n_running == 0)
         return 0;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue.c - arrival: limits, the bounded queue, deadlines and cancels, admission in order of arrival. */
+/* queue.c - who waits, who enters the batch, who leaves it, and whose time is over. */
 #include <assert.h>
-#include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "runtime/sched/state.h"
@@ -10,166 +8,260 @@
 #define RETRY_MIN_NS 1000000ull
 #define RETRY_MAX_NS 60000000000ull
 
-__attribute__((format(printf, 5, 6))) static enum end_status
-refuse(struct request *req, enum end_status status, uint64_t have, uint64_t want, const char *format, ...)
-{
-    va_list args;
+/* ---- lists in order of arrival ------------------------------------------------------------------ */
 
-    va_start(args, format);
-    vsnprintf(req->message, sizeof req->message, format, args);
-    va_end(args);
-    req->have = have;
-    req->want = want;
-    return status;
+static void list_add(struct request **list, uint32_t *n, struct request *req)
+{
+    uint32_t i = *n;
+
+    while (i > 0 && list[i - 1]->order > req->order)
+        i--;
+    memmove(list + i + 1, list + i, (*n - i) * sizeof(struct request *));
+    list[i] = req;
+    (*n)++;
 }
 
-static enum end_status check_id(const struct sched *s, struct request *req, uint32_t id, const char *what,
-                                uint32_t i)
+static void list_remove(struct request **list, uint32_t *n, const struct request *req)
 {
-    if (id < s->n_vocab)
-        return END_OK;
-    return refuse(req, END_INVALID, s->n_vocab, id, "%s id %u at %u is not below %u", what, id, i,
-                  s->n_vocab);
+    uint32_t i = 0;
+
+    while (list[i] != req)
+        i++;
+    (*n)--;
+    memmove(list + i, list + i + 1, (*n - i) * sizeof(struct request *));
 }
 
-/* What holds for every operation. */
-static enum end_status check_any(const struct sched *s, struct request *req, uint64_t now_ns)
+void queue_add(struct sched *s, struct request *req)
 {
-    if (req->n_stop_ids > REQUEST_STOP_IDS)
-        return refuse(req, END_INVALID, REQUEST_STOP_IDS, req->n_stop_ids,
-                      "at most %d stop ids", REQUEST_STOP_IDS);
-    for (uint32_t i = 0; i < req->n_stop_ids; i++) {
-        if (check_id(s, req, req->stop_ids[i], "stop", i) != END_OK)
-            return END_INVALID;
-    }
-    if (req->cancel)
-        return END_CANCELLED;
-    if (req->deadline_ns != 0 && now_ns >= req->deadline_ns)
-        return END_DEADLINE;
-    return END_OK;
-}
-
-/* Text may have come before the id that it belongs to, by as much as the detokeniser holds. */
-static enum end_status check_resume(const struct sched *s, struct request *req)
-{
-    uint64_t text = DETOK_HOLD;
-
-    if (req->n_resume > req->max_tokens)
-        return refuse(req, END_INVALID, req->max_tokens, req->n_resume,
-                      "resume_pos: %u, max_tokens is %u", req->n_resume, req->max_tokens);
-    for (uint32_t i = 0; i < req->n_resume; i++) {
-        size_t n;
-
-        if (check_id(s, req, req->out_ids[i], "resume", i) != END_OK)
-            return END_INVALID;
-        vocab_bytes(s->opt.vocab, req->out_ids[i], &n);
-        text += n;
-    }
-    if (text > s->opt.out_bytes_max)
-        text = s->opt.out_bytes_max;
-    if (req->resume_bytes > text)
-        return refuse(req, END_INVALID, text, req->resume_bytes,
-                      "resume_bytes: %u, these ids have less text", req->resume_bytes);
-    return END_OK;
-}
-
-static enum end_status check_prompt(const struct sched *s, struct request *req)
-{
-    uint32_t bos = vocab_bos(s->opt.vocab);
-
-    if (req->n_prompt == 0) {
-        if (bos == VOCAB_NONE)
-            return refuse(req, END_INVALID, 0, 0, "the prompt is empty and the model adds no BOS");
-        req->tokens[0] = bos;
-        req->n_prompt = 1;
-    }
-    if (req->n_prompt > s->opt.n_ctx)
-        return refuse(req, END_CONTEXT, s->opt.n_ctx, req->n_prompt,
-                      "the prompt has %u tokens, the context holds %u", req->n_prompt, s->opt.n_ctx);
-    if (req->n_resume > s->opt.n_ctx - req->n_prompt)
-        return refuse(req, END_CONTEXT, s->opt.n_ctx, (uint64_t)req->n_prompt + req->n_resume,
-                      "prompt and received output have %u tokens, the context holds %u",
-                      req->n_prompt + req->n_resume, s->opt.n_ctx);
-    for (uint32_t i = 0; i < req->n_prompt; i++) {
-        if (check_id(s, req, req->tokens[i], "prompt", i) != END_OK)
-            return END_INVALID;
-    }
-    return check_resume(s, req);
-}
-
-static enum end_status check(struct sched *s, struct request *req, uint64_t now_ns)
-{
-    uint32_t places = s->opt.queued_max + s->opt.running_max - s->n_running;
-    enum end_status status = check_any(s, req, now_ns);
-
-    if (status == END_OK && req->op != REQUEST_TOKENIZE)
-        status = check_prompt(s, req);
-    if (status != END_OK || req->op == REQUEST_TOKENIZE)
-        return status;
-    /* Free running slots count, for the queue empties into them at the next step. */
-    if (s->n_queued >= places) {
-        req->retry_after_ns = sched_retry_after_ns(s);
-        return refuse(req, END_OVERLOADED, s->opt.queued_max, s->n_queued + 1,
-                      "the queue is full (%u wait)", s->n_queued);
-    }
-    return END_OK;
-}
-
-void sched_submit(struct sched *s, struct request *req, uint64_t now_ns)
-{
-    enum end_status status;
-
-    assert(req->state == REQUEST_TEXT);
-    status = check(s, req, now_ns);
-    if (status != END_OK || req->op == REQUEST_TOKENIZE) {
-        request_end(s, req, status, FINISH_NONE, now_ns);
-        return;
-    }
-    req->stamp[STAMP_ADMITTED] = now_ns;
-    memcpy(req->tokens + req->n_prompt, req->out_ids, req->n_resume * sizeof *req->tokens);
-    req->n_tokens = req->n_prompt + req->n_resume;
-    if (request_prompt_rows(req) == 0) { /* one token to score: nothing predicts it */
-        request_end(s, req, END_OK, FINISH_NONE, now_ns);
-        return;
-    }
-    req->order = s->n_arrived++;
     req->state = REQUEST_QUEUED;
-    s->n_text--;
-    s->queue[s->n_queued++] = req;
-    s->queued_rows += request_prompt_rows(req);
+    s->queued_rows += req->n_known;
+    s->shares[req->share].n_queued++;
+    list_add(s->queue, &s->n_queued, req);
+}
+
+static void running_add(struct sched *s, struct request *req)
+{
+    req->state = REQUEST_RUNNING;
+    s->shares[req->share].n_running++;
+    list_add(s->running, &s->n_running, req);
 }
 
 void queue_remove(struct sched *s, struct request *req)
 {
-    uint32_t i = 0;
-
-    while (s->queue[i] != req)
-        i++;
-    s->n_queued--;
-    s->queued_rows -= request_prompt_rows(req);
-    memmove(s->queue + i, s->queue + i + 1, (s->n_queued - i) * sizeof(struct request *));
+    switch (req->state) {
+    case REQUEST_QUEUED:
+        s->queued_rows -= req->n_known;
+        s->shares[req->share].n_queued--;
+        list_remove(s->queue, &s->n_queued, req);
+        break;
+    case REQUEST_RUNNING:
+        assert(!s->stepping);
+        s->shares[req->share].n_running--;
+        list_remove(s->running, &s->n_running, req);
+        break;
+    default:
+        assert(req->state == REQUEST_PAUSED);
+        list_remove(s->paused, &s->n_paused, req);
+    }
 }
 
-static uint32_t pages_to_reserve(const struct sched *s, const struct request *req)
+/* ---- admission ---------------------------------------------------------------------------------- */
+
+uint32_t pages_to_reserve(const struct sched *s, const struct request *req)
 {
-    if (req->op == REQUEST_LOGPROBS || req->max_tokens == REQUEST_MAX_TOKENS_NONE)
+    if (req->op == REQUEST_LOGPROBS)
         return pages_for(request_prompt_rows(req));
+    if (req->max_tokens == REQUEST_MAX_TOKENS_NONE)
+        return pages_for(req->n_known ? req->n_known : request_prompt_rows(req));
     return pages_for(req->n_prompt + request_room(s, req));
 }
 
-void queue_admit(struct sched *s)
+static uint32_t lag(const struct request *req)
 {
-    while (s->n_queued > 0 && s->n_running < s->opt.running_max) {
-        struct request *req = s->queue[0];
-        uint32_t n = pages_to_reserve(s, req);
+    return req->n_out > req->n_published ? req->n_out - req->n_published : 0;
+}
 
-        if (page_reserve(s->pool, n) < 0)
-            return;
-        queue_remove(s, req);
-        req->n_reserved = n;
-        req->state = REQUEST_RUNNING;
-        s->running[s->n_running++] = req;
+static int has_caught_up(const struct sched *s, const struct request *req)
+{
+    return lag(req) <= s->opt.lag_tokens_max / 2;
+}
+
+/* Whether its owner has so many pages already that it has to wait for itself. */
+static int share_is_full(const struct sched *s, const struct request *req)
+{
+    return s->opt.limits.pages &&
+           s->shares[req->share].n_pages + pages_to_reserve(s, req) > s->opt.limits.pages;
+}
+
+/* Whether a's owner had less than b's; among equals, who has less in the batch, then who came first. */
+static int goes_before(const struct sched *s, const struct request *a, const struct request *b)
+{
+    const struct share *x = &s->shares[a->share], *y = &s->shares[b->share];
+
+    if (x->served != y->served)
+        return x->served < y->served;
+    if (x->n_running != y->n_running)
+        return x->n_running < y->n_running;
+    return a->order < b->order;
+}
+
+/* The first of each owner, the owner that had least so far; NULL: nobody may enter. Owners that were passed over
+ * in this round are marked. */
+static struct request *next_to_enter(struct sched *s)
+{
+    struct request *best = NULL;
+    uint64_t scan = ++s->scan;
+
+    for (uint32_t i = 0; i < s->n_paused + s->n_queued; i++) {
+        struct request *req = i < s->n_paused ? s->paused[i] : s->queue[i - s->n_paused];
+        struct share *share = &s->shares[req->share];
+
+        if (share->seen == scan || share->passed == s->round)
+            continue;
+        if (req->state == REQUEST_PAUSED && !has_caught_up(s, req))
+            continue;
+        share->seen = scan;
+        if (req->state == REQUEST_QUEUED && share_is_full(s, req))
+            continue;
+        if (!best || goes_before(s, req, best))
+            best = req;
     }
+    return best;
+}
+
+void queue_overload(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    req->retry_after_ns = sched_retry_after_ns(s);
+    snprintf(req->message, sizeof req->message,
+             "no KV page left after %u tokens; max_tokens would reserve them",
+             req->n_tokens - req->n_prompt);
+    request_end(s, req, END_OVERLOADED, FINISH_NONE, now_ns);
+}
+
+/* Back to the queue, without its pages: what it has made so far is computed again when it comes back. */
+static void displace(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    if (s->opt.limits.pages && pages_for(req->n_tokens) > s->opt.limits.pages) {
+        queue_overload(s, req, now_ns); /* its next token would have been one too many */
+        return;
+    }
+    queue_remove(s, req);
+    pages_return(s, req);
+    req->n_computed = 0;
+    req->n_logprobs = 0;
+    if (req->op == REQUEST_GENERATE)
+        req->n_known = req->n_tokens;
+    queue_add(s, req);
+    s->displaced++;
+}
+
+static void enter(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    uint32_t n = pages_to_reserve(s, req);
+
+    if (req->state == REQUEST_QUEUED) {
+        while (page_reserve(s->pool, n) < 0) {
+            struct request *victim = share_find_pages(s, req, n);
+
+            if (!victim) /* not after one was displaced, unless owners changed their order by that */
+                return;
+            displace(s, victim, now_ns);
+        }
+        req->n_reserved = n;
+        s->shares[req->share].n_pages += n;
+    }
+    queue_remove(s, req);
+    running_add(s, req);
+}
+
+/*
+ * Who may enter next, or NULL. Who waits for pages is overtaken only by owners that will have no more than
+ * its own has, so it waits for itself. *ret_victim: who gives its place up for that, or NULL.
+ */
+static struct request *choose(struct sched *s, struct request **ret_victim)
+{
+    uint32_t free = page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
+    uint32_t pages_max = UINT32_MAX;
+    struct request *req;
+
+    for (s->round++; (req = next_to_enter(s)) != NULL;) {
+        struct share *share = &s->shares[req->share];
+        uint32_t n = req->state == REQUEST_QUEUED ? pages_to_reserve(s, req) : 0, room = free;
+
+        share->passed = s->round;
+        *ret_victim = NULL;
+        if (s->n_running == s->opt.running_max) {
+            *ret_victim = share_find_place(s, req);
+            if (!*ret_victim) /* its owner has its part; another one may have less */
+                continue;
+            room += (*ret_victim)->n_pages + (*ret_victim)->n_reserved;
+        }
+        if (n > 0 && (uint64_t)share->n_pages + n > pages_max)
+            continue;
+        if (n <= room || share_find_pages(s, req, n))
+            return req;
+        pages_max = share->n_pages < pages_max ? share->n_pages : pages_max;
+    }
+    return NULL;
+}
+
+void queue_admit(struct sched *s, uint64_t now_ns)
+{
+    struct request *req, *victim;
+
+    while ((req = choose(s, &victim)) != NULL) {
+        if (victim)
+            displace(s, victim, now_ns);
+        enter(s, req, now_ns);
+        if (req->state != REQUEST_RUNNING)
+            return;
+    }
+}
+
+int sched_has_work(struct sched *s)
+{
+    struct request *victim;
+
+    return s->n_running > 0 || choose(s, &victim) != NULL;
+}
+
+/* ---- a reader that does not keep up ------------------------------------------------------------- */
+
+void queue_pause(struct sched *s, uint64_t now_ns)
+{
+    if (s->opt.lag_tokens_max == 0)
+        return;
+    for (uint32_t i = 0; i < s->n_running;) {
+        struct request *req = s->running[i];
+
+        if (lag(req) <= s->opt.lag_tokens_max) {
+            i++;
+            continue;
+        }
+        queue_remove(s, req);
+        req->state = REQUEST_PAUSED;
+        req->paused_ns = now_ns;
+        list_add(s->paused, &s->n_paused, req);
+        s->pauses++;
+    }
+}
+
+static void end_slow(struct sched *s, struct request *req, uint64_t now_ns)
+{
+    req->have = s->opt.lag_tokens_max;
+    req->want = lag(req);
+    snprintf(req->message, sizeof req->message, "%u tokens were not read for %llu ms", lag(req),
+             (unsigned long long)(s->opt.lag_timeout_ns / 1000000));
+    request_end(s, req, END_SLOW, FINISH_NONE, now_ns);
+    s->slow++;
+}
+
+/* ---- time --------------------------------------------------------------------------------------- */
+
+static void earlier(uint64_t *earliest, uint64_t ns)
+{
+    if (ns != 0 && (*earliest == 0 || ns < *earliest))
+        *earliest = ns;
 }
 
 /* Ends what must end of list[0 .. *n - 1] (ending shortens it) and keeps the earliest deadline of the rest. */
@@ -178,6 +270,9 @@ static void expire(struct sched *s, struct request *const *list, const uint32_t 
 {
     for (uint32_t i = 0; i < *n;) {
         struct request *req = list[i];
+        uint64_t slow_ns = req->state == REQUEST_PAUSED && !has_caught_up(s, req)
+                               ? req->paused_ns + s->opt.lag_timeout_ns
+                               : 0;
 
         if (req->end_asked != END_OK) {
             request_end(s, req, req->end_asked, FINISH_NONE, now_ns);
@@ -185,9 +280,11 @@ static void expire(struct sched *s, struct request *const *list, const uint32_t 
             request_end(s, req, END_CANCELLED, FINISH_NONE, now_ns);
         } else if (req->deadline_ns != 0 && now_ns >= req->deadline_ns) {
             request_end(s, req, END_DEADLINE, FINISH_NONE, now_ns);
+        } else if (slow_ns != 0 && now_ns >= slow_ns) {
+            end_slow(s, req, now_ns);
         } else {
-            if (req->deadline_ns != 0 && (*earliest == 0 || req->deadline_ns < *earliest))
-                *earliest = req->deadline_ns;
+            earlier(earliest, req->deadline_ns);
+            earlier(earliest, slow_ns);
             i++;
         }
     }
@@ -198,6 +295,7 @@ uint64_t sched_expire(struct sched *s, uint64_t now_ns)
     uint64_t earliest = 0;
 
     expire(s, s->queue, &s->n_queued, now_ns, &earliest);
+    expire(s, s->paused, &s->n_paused, now_ns, &earliest);
     if (!s->stepping)
         expire(s, s->running, &s->n_running, now_ns, &earliest);
     return earliest;

@@ -23,6 +23,7 @@ enum request_state {
     REQUEST_TEXT,    /* with the text worker */
     REQUEST_QUEUED,  /* waits for a running slot and pages */
     REQUEST_RUNNING,
+    REQUEST_PAUSED,  /* left the batch because its reader lags; pages and place in the order kept */
     REQUEST_ENDED    /* terminal; output may still wait to be published; nobody but the publisher holds it */
 };
 
@@ -79,6 +80,7 @@ struct request {
     uint32_t n_prompt;
     uint32_t n_resume;           /* GENERATE: the first output ids, received before: out_ids[0 .. n_resume), n_out of them */
     uint32_t resume_bytes;       /* text that was received with them; for the publisher, checked here */
+    uint32_t share;              /* whose it is, for shares and limits; kept by sched_request_take */
     void *owner;                 /* the daemon's client, NULL after it detached */
     uint32_t owner_tag;
     uint64_t user;
@@ -86,12 +88,15 @@ struct request {
     /* kept by the scheduler */
     enum request_state state;
     uint32_t n_tokens;           /* prompt + received + generated so far */
+    uint32_t n_known;            /* rows to compute before the next new token */
+    uint32_t n_counted;          /* rows in the count of prompt tokens: a second time they do not count */
     uint32_t n_fed;              /* of the received ids: through the detokeniser again */
     uint32_t n_computed;         /* positions whose K and V are in the pages */
     uint32_t *pages;             /* [pages_for(n_ctx)] page table; fixed memory of this slot */
     uint32_t n_pages;
     uint32_t n_reserved;         /* pages promised, not yet taken */
     uint64_t order;              /* arrival number */
+    uint64_t paused_ns;          /* since when it is PAUSED */
     uint32_t n_discarded;        /* generated, but not among out_ids: dropped by a stop match or a cut character */
     enum end_status end_asked;   /* what sched_end() asked for in the middle of a step; END_OK: nothing */
     enum end_status status;
@@ -106,6 +111,7 @@ struct request {
     uint32_t n_out;              /* output ids: those and the received ones */
     uint8_t *out_text;           /* [out_bytes_max], fixed memory of this slot */
     uint32_t n_text;
+    uint32_t n_published;        /* of n_out: the publisher keeps it, the scheduler pauses who lags */
     struct piece_mark *marks;    /* [2 * (n_ctx + 1)]: how many ids and bytes the first i + 1 pieces hold */
     uint32_t n_marks;
     int out_full;                /* a piece did not fit: nothing comes after it */

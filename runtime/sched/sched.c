@@ -46,7 +46,7 @@ static int slots_new(struct sched *s)
 {
     size_t each = slot_layout(s, NULL, NULL);
 
-    s->n_slots = s->opt.queued_max + 2 * s->opt.running_max;
+    s->n_slots = s->opt.queued_max + 3 * s->opt.running_max;
     s->slots_bytes = s->n_slots * sizeof *s->slots;
     s->slot_memory_bytes = s->n_slots * each;
     s->slots = mem_map_small(s->slots_bytes);
@@ -66,15 +66,17 @@ static int step_memory_new(struct sched *s)
 {
     size_t n = s->opt.running_max;
 
-    s->queue = calloc(s->opt.queued_max + n, sizeof(struct request *));
+    s->shares = calloc(s->opt.shares_max, sizeof *s->shares);
+    s->queue = calloc(s->opt.queued_max + 2 * n, sizeof(struct request *));
     s->running = calloc(n, sizeof(struct request *));
+    s->paused = calloc(s->n_slots, sizeof(struct request *));
     s->tokens = calloc(s->backend->rows_max, sizeof *s->tokens);
     s->logit_rows = calloc(s->backend->logits_max, sizeof *s->logit_rows);
     s->seqs = calloc(n, sizeof *s->seqs);
     s->seq_req = calloc(n, sizeof(struct request *));
     s->seq_logits = calloc(n, sizeof *s->seq_logits);
     s->granted = calloc(n, sizeof *s->granted);
-    if (!s->queue || !s->running || !s->tokens || !s->logit_rows || !s->seqs || !s->seq_req ||
+    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs || !s->seq_req ||
         !s->seq_logits || !s->granted)
         return -ENOMEM;
     return 0;
@@ -106,6 +108,8 @@ int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct back
         s->opt.n_ctx = opt->n_pages * KV_PAGE;
     if (opt->out_bytes_max == 0)
         s->opt.out_bytes_max = 16 * s->opt.n_ctx;
+    if (opt->shares_max == 0)
+        s->opt.shares_max = 1;
     s->backend = backend;
     s->sampler = sampler;
     s->n_vocab = backend->n_vocab;
@@ -136,8 +140,10 @@ void sched_free(struct sched *s)
     if (s->slot_memory)
         mem_unmap(s->slot_memory, s->slot_memory_bytes);
     free(s->free);
+    free(s->shares);
     free(s->queue);
     free(s->running);
+    free(s->paused);
     free(s->tokens);
     free(s->logit_rows);
     free(s->seqs);
@@ -153,12 +159,14 @@ uint32_t sched_n_ctx(const struct sched *s)
     return s->opt.n_ctx;
 }
 
-struct request *sched_request_take(struct sched *s)
+struct request *sched_request_take(struct sched *s, uint32_t share)
 {
     struct request *req;
     uint32_t slot;
 
-    if (s->n_free == 0)
+    assert(share < s->opt.shares_max);
+    if (s->n_free == 0 ||
+        (s->n_free <= s->opt.running_max && s->shares[share].n_held > s->opt.running_max / 8))
         return NULL;
     slot = s->free[--s->n_free];
     req = &s->slots[slot];
@@ -166,7 +174,9 @@ struct request *sched_request_take(struct sched *s)
     memset(req, 0, offsetof(struct request, detok));
     req->slot = slot;
     slot_layout(s, req, s->slot_memory + slot * (s->slot_memory_bytes / s->n_slots));
+    req->share = share;
     req->state = REQUEST_TEXT;
+    s->shares[share].n_held++;
     s->n_text++;
     return req;
 }
@@ -175,24 +185,16 @@ void sched_request_give(struct sched *s, struct request *req)
 {
     assert(req->state == REQUEST_ENDED);
     req->state = REQUEST_FREE;
+    s->shares[req->share].n_held--;
     s->free[s->n_free++] = req->slot;
 }
 
-static void running_remove(struct sched *s, const struct request *req)
-{
-    uint32_t i = 0;
-
-    while (s->running[i] != req)
-        i++;
-    s->n_running--;
-    memmove(s->running + i, s->running + i + 1, (s->n_running - i) * sizeof(struct request *));
-}
-
-static void pages_return(struct sched *s, struct request *req)
+void pages_return(struct sched *s, struct request *req)
 {
     for (uint32_t i = 0; i < req->n_pages; i++)
         page_give(s->pool, req->pages[i]);
     page_unreserve(s->pool, req->n_reserved);
+    s->shares[req->share].n_pages -= req->n_pages + req->n_reserved;
     req->n_pages = 0;
     req->n_reserved = 0;
 }
@@ -220,18 +222,17 @@ void request_end(struct sched *s, struct request *req, enum end_status status,
     case REQUEST_TEXT:
         s->n_text--;
         break;
-    case REQUEST_QUEUED:
-        queue_remove(s, req);
-        break;
+    case REQUEST_QUEUED: /* displaced, it has output too */
     case REQUEST_RUNNING:
-        assert(!s->stepping);
+    case REQUEST_PAUSED:
         /* After a stop match, stop id or end of sequence nothing is held any more, so this finds nothing. */
         if (req->op == REQUEST_GENERATE && output_flush(s, req, 1) < 0 && status == END_OK) {
             status = END_CONTEXT;
             finish = FINISH_NONE;
         }
-        running_remove(s, req);
+        queue_remove(s, req);
         pages_return(s, req);
+        share_end(s, req);
         break;
     default:
         assert(req->state != REQUEST_ENDED && req->state != REQUEST_FREE); /* ends once */
@@ -269,11 +270,6 @@ void sched_end(struct sched *s, struct request *req, enum end_status status, uin
     request_end(s, req, status, FINISH_NONE, now_ns);
 }
 
-int sched_has_work(const struct sched *s)
-{
-    return s->n_queued + s->n_running > 0;
-}
-
 uint32_t sched_slots(const struct sched *s)
 {
     return s->n_slots;
@@ -291,12 +287,16 @@ void sched_counts(const struct sched *s, struct sched_counts *ret)
         .running = s->n_running,
         .queued = s->n_queued,
         .text = s->n_text,
+        .paused = s->n_paused,
         .finished = s->finished,
         .cancelled = s->cancelled,
         .failed = s->failed,
         .prompt_tokens = s->prompt_tokens,
         .output_tokens = s->output_tokens,
         .steps = s->steps,
+        .pauses = s->pauses,
+        .slow = s->slow,
+        .displaced = s->displaced,
         .pages_total = page_pool_total(s->pool),
         .pages_used = page_pool_used(s->pool),
         .pages_reserved = page_pool_reserved(s->pool),

@@ -7,15 +7,29 @@
  * backend computes, its hook may call everything but sched_step and sched_free. What touches a running
  * request then waits for the step's end: sched_end() and req->cancel take effect there.
  *
- * Packing: one row for each request that decodes, then at most chunk_rows rows of prompts. Of those
- * the oldest prompt gets half at least, so it advances in every step; the other half goes to the
- * shortest remainder first (older first among equals), so a short prompt waits for a few steps and
- * not for a long prefill; what is left over goes to the oldest again.
+ * Packing: one row for each request that decodes, then at most chunk_rows rows of prompts: an equal part
+ * for each owner (req->share) that has prompts in the batch, what one leaves goes to the others. Of its part
+ * an owner's oldest prompt gets half at least, so it advances; the other half goes to the shortest remainder
+ * first (older first among equals), so a short prompt waits for a few steps and not for a long prefill; what
+ * is left over goes to the oldest again.
  *
- * Admission is in order of arrival and reserves pages for prompt + max_tokens; the head of the queue
- * waits until it fits. A request without max_tokens reserves its prompt and takes pages as it grows;
- * when none is left, the youngest such request ends OVERLOADED with its text so far. A full queue
- * answers OVERLOADED at once. Both say retry_after_ns.
+ * Admission is in order of arrival within an owner. Between owners, the one enters that had least: rows
+ * computed for it count, and who comes back from having nothing begins level with the least of those that
+ * have something, so idling saves nothing up. With one owner this is first come, first served. Entering
+ * reserves pages for prompt + max_tokens; who waits for pages is not overtaken. When there is no place, or
+ * no pages, and another owner keeps more of them than the new one gets, the youngest of that owner's
+ * requests is displaced: it goes back to its owner's queue, gives its pages back, and is computed again when
+ * its turn comes, so the bits of its stream do not change. So an owner with little to do waits for one step,
+ * and not for the end of another's requests. A full queue does the same: who fills it loses its youngest
+ * request that has not begun (OVERLOADED), if the new one's owner has less than that one.
+ *
+ * A request without max_tokens reserves its prompt and takes pages as it grows; when none is left, the
+ * youngest such request of the owner with most pages ends OVERLOADED with its text so far. A full queue
+ * answers OVERLOADED at once. All of these say retry_after_ns.
+ *
+ * A reader may lag: with more than lag_tokens_max final ids not published (n_out - n_published) the request
+ * leaves the batch, PAUSED with its pages, and comes back when half of them are. Paused for
+ * lag_timeout_ns it ends SLOW.
  *
  * How a generation ends (status OK unless said):
  *   end-of-sequence token, stop id   STOP; that token is neither in out_ids nor counted
@@ -53,13 +67,22 @@ struct sched_opt {
     uint32_t chunk_rows;     /* prefill rows of one step; 128 */
     uint32_t out_bytes_max;  /* text of one request; 0: 16 * n_ctx */
     const struct vocab *vocab;
+    uint32_t shares_max;     /* owners: req->share is below it; 0: 1 */
+    uint32_t lag_tokens_max; /* 0: nobody is paused */
+    uint64_t lag_timeout_ns;
+    struct sched_limits {    /* of each owner, 0: none. A request above them ends OVERLOADED with have and want */
+        uint32_t requests;      /* from sched_request_take to sched_request_give */
+        uint32_t pages;         /* taken and reserved; who would have more than that waits for its own */
+        uint32_t prompt_tokens; /* of its queued, running and paused requests together */
+    } limits;
 };
 
 struct sched_counts {
-    uint32_t running, queued, text;            /* text: with the text worker */
+    uint32_t running, queued, text, paused;    /* text: with the text worker */
     uint64_t finished, cancelled, failed;      /* OK, CANCELLED, all else; each ended request counts once */
     uint64_t prompt_tokens, output_tokens;     /* prompt rows computed; ids in out_ids */
     uint64_t steps;
+    uint64_t pauses, slow, displaced;          /* times paused; requests ended SLOW by that; times displaced */
     uint32_t pages_total, pages_used, pages_reserved;
 };
 
@@ -71,9 +94,10 @@ void sched_free(struct sched *sched);
 /* Context of one request: opt.n_ctx or what the pool holds. Arrays of a request have room for opt.n_ctx in any case. */
 uint32_t sched_n_ctx(const struct sched *sched);
 
-/* A free request, all reset but slot, its fixed memory and detok; state REQUEST_TEXT. NULL when every slot is alive:
- * queued_max + 2 * running_max, the second running_max for requests in text work or waiting to be published. */
-struct request *sched_request_take(struct sched *sched);
+/* A free request for this owner, all reset but slot, its fixed memory and detok; state REQUEST_TEXT. NULL when
+ * none is left: there are queued_max + 3 * running_max. The second running_max is for requests in text work or
+ * waiting to be published, the third for owners that have next to none (up to running_max / 8). */
+struct request *sched_request_take(struct sched *sched, uint32_t share);
 
 /* Prompt tokens are in: checks limits and queues it, or ends it at once (state REQUEST_ENDED, status and message
  * set). An empty prompt becomes the model's BOS, if it has one. TOKENIZE has nothing to compute: after the
@@ -86,8 +110,8 @@ void sched_submit(struct sched *sched, struct request *req, uint64_t now_ns);
  * first (not END_OK). No effect on one that has ended. The caller may fill message, have and want before. */
 void sched_end(struct sched *sched, struct request *req, enum end_status status, uint64_t now_ns);
 
-/* Whether a step would do anything. */
-int sched_has_work(const struct sched *sched);
+/* Whether a step would compute anything. */
+int sched_has_work(struct sched *sched);
 
 /* One step: expire and cancel, admit, pack, forward, sample, detokenise. Returns the rows computed. now is called for stamps. */
 uint32_t sched_step(struct sched *sched, uint64_t (*now)(void));

@@ -6,8 +6,8 @@
  * made from the hash it reads through the page table at the position before; what comes next is a function
  * of that hash. So a wrong page table, a stale page or a page held twice gives wrong tokens. Beside it an
  * oracle runs every request alone, without pages, steps or chunks, and what ends must equal what it says.
- * Arrivals, cancels, deadlines, stops, NaNs and ends from inside a step are random; the invariants are
- * checked after every step. An episode is a seed, so a failure can be repeated: it is in the message.
+ * Arrivals of several owners, resumed streams, slow readers, cancels, deadlines, stops, NaNs and ends from
+ * inside a step are random; the invariants are checked after every step. An episode is a seed, so a failure can be repeated: it is in the message.
  *
  * TOKENRING_LONG=1 runs a hundred times as many episodes.
  */
@@ -26,6 +26,7 @@
 #define ROWS_MAX 96
 #define LOGITS_MAX 24
 #define SLOTS_MAX 64
+#define SHARES_MAX 4
 #define N_CTX_MAX 700
 #define TEXT_MAX (64 * (N_CTX_MAX + 1))
 
@@ -37,6 +38,8 @@ struct spec {
     int ended_seen;
     uint64_t ended_order;  /* for "exactly once" */
     uint32_t n_out_seen;   /* output never shrinks */
+    uint32_t rows_seen;    /* prompt rows computed, the first time */
+    int reads;             /* 0: its client never reads */
 };
 
 static struct sim {
@@ -266,7 +269,7 @@ static void received(struct request *req)
     if (req->op != REQUEST_GENERATE || req->n_prompt > sim.opt.n_ctx || rnd(5))
         return;
     oracle_run(req);
-    req->n_resume = req->n_out = rnd(oracle.n_ids + 1);
+    req->n_resume = req->n_out = req->n_published = rnd(oracle.n_ids + 1);
     memcpy(req->out_ids, oracle.ids, req->n_resume * sizeof *req->out_ids);
     sim.resumed += req->n_resume > 0;
 }
@@ -275,6 +278,18 @@ static void received(struct request *req)
 static uint32_t prompt_rows(const struct request *req)
 {
     return req->op == REQUEST_LOGPROBS ? req->n_prompt - 1 : req->n_prompt + req->n_resume;
+}
+
+/* Of these, computed so far; who was displaced computes some of them again. */
+static uint32_t rows_seen(const struct request *req)
+{
+    struct spec *spec = &sim.spec[req->slot];
+    uint32_t rows = prompt_rows(req);
+
+    rows = req->n_computed < rows ? req->n_computed : rows;
+    if (rows > spec->rows_seen)
+        spec->rows_seen = rows;
+    return spec->rows_seen;
 }
 
 /* ---- what has ended ------------------------------------------------------------------------------- */
@@ -289,7 +304,9 @@ static void check_ended(const struct request *req, const struct spec *spec)
     SIM(req->n_pages == 0 && req->n_reserved == 0);
     SIM(req->status != END_DEADLINE || (req->deadline_ns && req->stamp[STAMP_DONE] >= req->deadline_ns));
     SIM(req->status != END_CANCELLED || req->cancel);
-    SIM(req->status != END_SLOW || spec->ended_by_us);
+    SIM(req->status != END_SLOW || spec->ended_by_us ||
+        (req->want > sim.opt.lag_tokens_max / 2 && req->have == sim.opt.lag_tokens_max &&
+         req->stamp[STAMP_DONE] >= req->paused_ns + sim.opt.lag_timeout_ns));
     SIM(req->status != END_OVERLOADED || req->retry_after_ns > 0);
     SIM(req->status != END_OVERLOADED || req->stamp[STAMP_PREFILL] == 0 ||
         req->max_tokens == REQUEST_MAX_TOKENS_NONE);
@@ -329,9 +346,7 @@ static void collect(int all)
             sim.output_of_ended += req->n_out - req->n_resume;
             sim.by_status[req->status & 15]++;
             if (req->op != REQUEST_TOKENIZE) {
-                uint32_t rows = prompt_rows(req);
-
-                sim.prompt_of_ended += req->n_computed < rows ? req->n_computed : rows;
+                sim.prompt_of_ended += rows_seen(req);
                 check_ended(req, spec);
             }
         }
@@ -354,7 +369,7 @@ static void check_counts(const struct sched_counts *c, uint64_t output_running, 
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++)
         ended += sched_slot(sim.sched, i)->state == REQUEST_ENDED && !sim.spec[i].ended_seen;
     SIM(c->finished + c->cancelled + c->failed == sim.n_ended + ended);
-    SIM(sim.n_taken == sim.n_ended + ended + c->running + c->queued + c->text);
+    SIM(sim.n_taken == sim.n_ended + ended + c->running + c->queued + c->paused + c->text);
     if (ended == 0) {
         SIM(c->output_tokens == sim.output_of_ended + output_running);
         SIM(c->prompt_tokens == sim.prompt_of_ended + prompt_running);
@@ -362,50 +377,86 @@ static void check_counts(const struct sched_counts *c, uint64_t output_running, 
     sim.last = *c;
 }
 
+static void check_active(const struct request *req, uint64_t *held, int after_step)
+{
+    struct spec *spec = &sim.spec[req->slot];
+
+    SIM(req->n_pages >= pages_for(req->n_computed));
+    for (uint32_t p = 0; p < req->n_pages; p++) {
+        SIM(req->pages[p] < sim.opt.n_pages);
+        SIM((*held >> req->pages[p] & 1) == 0); /* in one table only */
+        *held |= 1ull << req->pages[p];
+    }
+    SIM(req->state != REQUEST_QUEUED || (req->n_pages == 0 && req->n_reserved == 0 && req->n_computed == 0));
+    SIM(req->n_out >= spec->n_out_seen && req->n_published <= req->n_out);
+    SIM(req->n_out <= sim.opt.n_ctx && (req->max_tokens == REQUEST_MAX_TOKENS_NONE || req->n_out <= req->max_tokens));
+    spec->n_out_seen = req->n_out;
+    if (!after_step)
+        return;
+    SIM(!req->cancel && !spec->ended_by_us);
+    SIM(req->deadline_ns == 0 || sim.now_ns < req->deadline_ns);
+    if (req->state == REQUEST_PAUSED) { /* or it would run, or have ended */
+        SIM(sim.opt.lag_tokens_max > 0);
+        SIM(req->n_out - req->n_published <= sim.opt.lag_tokens_max / 2 ||
+            sim.now_ns < req->paused_ns + sim.opt.lag_timeout_ns);
+    } else if (req->state == REQUEST_RUNNING && sim.opt.lag_tokens_max > 0) { /* what one step can make final */
+        SIM(req->n_out <= req->n_published + sim.opt.lag_tokens_max + DETOK_IDS);
+    }
+}
+
+/* Within an owner, first come is first served; its limits hold. */
+static void check_shares(void)
+{
+    uint64_t newest_running[SHARES_MAX] = {0}, oldest_queued[SHARES_MAX];
+    uint32_t pages[SHARES_MAX] = {0}, running[SHARES_MAX] = {0}, queued[SHARES_MAX] = {0};
+
+    memset(oldest_queued, 0xff, sizeof oldest_queued);
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        const struct request *req = sched_slot(sim.sched, i);
+        uint32_t k = req->share;
+
+        if (req->state == REQUEST_QUEUED) {
+            oldest_queued[k] = req->order < oldest_queued[k] ? req->order : oldest_queued[k];
+            queued[k]++;
+        } else if (req->state == REQUEST_RUNNING) {
+            newest_running[k] = req->order > newest_running[k] ? req->order : newest_running[k];
+            running[k]++;
+        }
+        if (req->state == REQUEST_RUNNING || req->state == REQUEST_PAUSED)
+            pages[k] += req->n_pages + req->n_reserved;
+    }
+    for (uint32_t k = 0; k < SHARES_MAX; k++) {
+        SIM(running[k] == 0 || queued[k] == 0 || newest_running[k] < oldest_queued[k]);
+        SIM(sim.opt.limits.pages == 0 || pages[k] <= sim.opt.limits.pages);
+    }
+}
+
 static void check_invariants(int after_step)
 {
     uint32_t used = 0, reserved = 0, states[REQUEST_ENDED + 1] = {0};
-    uint64_t held = 0, newest_running = 0, oldest_queued = UINT64_MAX, output = 0, prompt = 0;
+    uint64_t held = 0, output = 0, prompt = 0;
     struct sched_counts c;
 
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         const struct request *req = sched_slot(sim.sched, i);
-        uint32_t rows = prompt_rows(req);
 
         SIM(req->slot == i);
         states[req->state]++;
-        if (req->state != REQUEST_RUNNING && req->state != REQUEST_QUEUED)
+        if (req->state != REQUEST_RUNNING && req->state != REQUEST_QUEUED && req->state != REQUEST_PAUSED)
             continue;
         used += req->n_pages;
         reserved += req->n_reserved;
         output += req->n_out - req->n_resume;
-        prompt += req->n_computed < rows ? req->n_computed : rows;
-        SIM(req->n_pages >= pages_for(req->n_computed));
-        for (uint32_t p = 0; p < req->n_pages; p++) {
-            SIM(req->pages[p] < sim.opt.n_pages);
-            SIM((held >> req->pages[p] & 1) == 0); /* in one table only */
-            held |= 1ull << req->pages[p];
-        }
-        if (req->state == REQUEST_QUEUED) {
-            SIM(req->n_pages == 0 && req->n_reserved == 0 && req->n_computed == 0);
-            oldest_queued = req->order < oldest_queued ? req->order : oldest_queued;
-        } else {
-            newest_running = req->order > newest_running ? req->order : newest_running;
-        }
-        SIM(req->n_out >= sim.spec[i].n_out_seen);
-        sim.spec[i].n_out_seen = req->n_out;
-        if (after_step) {
-            SIM(!req->cancel && !sim.spec[i].ended_by_us);
-            SIM(req->deadline_ns == 0 || sim.now_ns < req->deadline_ns);
-        }
+        prompt += rows_seen(req);
+        check_active(req, &held, after_step);
     }
+    check_shares();
     sched_counts(sim.sched, &c);
     SIM(states[REQUEST_RUNNING] == c.running && states[REQUEST_QUEUED] == c.queued);
-    SIM(states[REQUEST_TEXT] == c.text);
+    SIM(states[REQUEST_TEXT] == c.text && states[REQUEST_PAUSED] == c.paused);
     SIM(c.pages_used == used && c.pages_reserved == reserved && c.pages_total == sim.opt.n_pages);
     SIM(used + reserved <= sim.opt.n_pages);
     SIM(c.running <= sim.opt.running_max);
-    SIM(c.running == 0 || c.queued == 0 || newest_running < oldest_queued); /* first come, first served */
     check_counts(&c, output, prompt);
 }
 
@@ -439,16 +490,18 @@ static void random_stops(struct request *req)
 
 static void arrive(void)
 {
-    struct request *req = sched_request_take(sim.sched);
+    uint32_t share = rnd(3) == 0 ? 0 : rnd(sim.opt.shares_max);
+    struct request *req = sched_request_take(sim.sched, share);
     struct spec *spec;
 
     if (!req) {
-        SIM(sched_slots(sim.sched) == sim.opt.queued_max + 2 * sim.opt.running_max);
+        SIM(sched_slots(sim.sched) == sim.opt.queued_max + 3 * sim.opt.running_max);
         return;
     }
+    SIM(req->share == share);
     spec = &sim.spec[req->slot];
     SIM(!spec->alive);
-    *spec = (struct spec){.alive = 1};
+    *spec = (struct spec){.alive = 1, .reads = rnd(8) != 0};
     sim.n_taken++;
     detok_init(&req->detok, &sim.vocab);
     req->op = rnd(12) == 0 ? REQUEST_LOGPROBS : rnd(40) == 0 ? REQUEST_TOKENIZE : REQUEST_GENERATE;
@@ -493,8 +546,23 @@ static void harm(void)
     }
 }
 
+/* Some of what is final reaches its reader. */
+static void publish(int all)
+{
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        struct request *req = sched_slot(sim.sched, i);
+
+        if (all)
+            req->n_published = req->n_out;
+        else if (sim.spec[i].reads && rnd(4) == 0)
+            req->n_published += rnd(req->n_out - req->n_published + 1);
+    }
+}
+
 static void events(uint32_t busy)
 {
+    if (rnd(2) == 0)
+        publish(0);
     while (rnd(100) < busy)
         arrive();
     if (rnd(12) == 0)
@@ -511,33 +579,40 @@ static void hook(void)
     }
 }
 
-/* The oldest prompt in prefill, and how far it is. */
-static struct request *oldest_prefill(uint32_t *ret_computed)
+/* For each owner the oldest prompt in prefill, and how far it is. */
+static void oldest_prefills(struct request *oldest[SHARES_MAX])
 {
-    struct request *oldest = NULL;
-
+    memset(oldest, 0, SHARES_MAX * sizeof *oldest);
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         struct request *req = sched_slot(sim.sched, i);
-        uint32_t rows = prompt_rows(req);
 
-        if (req->state == REQUEST_RUNNING && req->n_computed < rows && (!oldest || req->order < oldest->order))
-            oldest = req;
+        if (req->state == REQUEST_RUNNING && req->n_computed < req->n_known &&
+            (!oldest[req->share] || req->order < oldest[req->share]->order))
+            oldest[req->share] = req;
     }
-    *ret_computed = oldest ? oldest->n_computed : 0;
-    return oldest;
 }
 
 static void step(void)
 {
-    uint32_t computed, rows;
-    struct request *oldest = oldest_prefill(&computed);
-    uint64_t order = oldest ? oldest->order : 0;
+    struct request *oldest[SHARES_MAX];
+    uint32_t computed[SHARES_MAX] = {0}, rows;
+    uint64_t order[SHARES_MAX] = {0}, displaced = sim.last.displaced, failed = sim.last.failed;
+    int all_advance = sim.opt.shares_max == 1 || (sim.opt.chunk_rows >= sim.opt.shares_max &&
+                                                  sim.backend.rows_max - sim.opt.running_max >= sim.opt.shares_max);
 
+    oldest_prefills(oldest);
+    for (uint32_t k = 0; k < SHARES_MAX; k++) {
+        computed[k] = oldest[k] ? oldest[k]->n_computed : 0;
+        order[k] = oldest[k] ? oldest[k]->order : 0;
+    }
     rows = sched_step(sim.sched, sim_now);
-    if (oldest && oldest->state == REQUEST_RUNNING && oldest->order == order)
-        SIM(oldest->n_computed > computed);
-    SIM(rows > 0 || sim.last.running + sim.last.queued == 0 || !sched_has_work(sim.sched));
     check_invariants(1);
+    for (uint32_t k = 0; k < SHARES_MAX && all_advance && sim.last.displaced == displaced; k++) {
+        if (oldest[k] && oldest[k]->state == REQUEST_RUNNING && oldest[k]->order == order[k] &&
+            (sim.opt.shares_max == 1 || oldest[k]->op != REQUEST_LOGPROBS)) /* several share the rows of logits */
+            SIM(oldest[k]->n_computed > computed[k]);
+    }
+    SIM(rows > 0 || sim.last.failed > failed || !sched_has_work(sim.sched)); /* failed: its growth, which makes room */
 }
 
 static void limits_choose(void)
@@ -552,7 +627,16 @@ static void limits_choose(void)
         .chunk_rows = between(1, 60),
         .out_bytes_max = TEXT_MAX,
         .vocab = &sim.vocab,
+        .shares_max = rnd(3) == 0 ? 1 : between(1, SHARES_MAX),
+        .lag_tokens_max = rnd(2) ? between(1, 40) : 0,
+        .lag_timeout_ns = between(1, 50) * 1000000ull,
     };
+    if (rnd(3) == 0)
+        sim.opt.limits.requests = between(1, 20);
+    if (rnd(3) == 0)
+        sim.opt.limits.pages = between(1, sim.opt.n_pages);
+    if (rnd(3) == 0)
+        sim.opt.limits.prompt_tokens = between(1, 4 * N_CTX_MAX);
     sim.vocab.bos = VOCAB_NONE;
     sim.backend = (struct backend){
         .rows_max = between(running + 1, ROWS_MAX),
@@ -563,9 +647,39 @@ static void limits_choose(void)
     };
 }
 
-static void episode(uint64_t seed)
+static void world_new(void)
 {
     const struct cpu_kernels *kernels = cpu_kernels_get(CPU_AUTO, NULL);
+
+    ck_assert_int_eq(sampler_new(&sim.sampler, FAKE_VOCAB, kernels), 0);
+    ck_assert_int_eq(sampler_new(&sim.oracle_sampler, FAKE_VOCAB, kernels), 0);
+    ck_assert_int_eq(sched_new(&sim.sched, &sim.opt, &sim.backend, sim.sampler), 0);
+    sim.opt.n_ctx = sched_n_ctx(sim.sched);
+    SIM(sched_slots(sim.sched) <= SLOTS_MAX);
+}
+
+/* Everybody reads; nothing may be left. */
+static void world_end(void)
+{
+    sim.draining = 1;
+    for (uint32_t i = 0; sched_has_work(sim.sched) || sim.last.paused > 0; i++) {
+        SIM(i < 200000); /* it ends */
+        publish(1);
+        step();
+        collect(1);
+    }
+    collect(1);
+    check_invariants(1);
+    SIM(sim.last.pages_used == 0 && sim.last.pages_reserved == 0);
+    SIM(sim.last.running + sim.last.queued + sim.last.text + sim.last.paused == 0);
+    SIM(sim.last.finished + sim.last.cancelled + sim.last.failed == sim.n_taken);
+    sched_free(sim.sched);
+    sampler_free(sim.sampler);
+    sampler_free(sim.oracle_sampler);
+}
+
+static void episode(uint64_t seed)
+{
     uint32_t busy;
 
     memset(&sim, 0, sizeof sim);
@@ -573,12 +687,7 @@ static void episode(uint64_t seed)
     sim.now_ns = 1;
     limits_choose();
     busy = between(2, 60);
-    ck_assert_int_eq(sampler_new(&sim.sampler, FAKE_VOCAB, kernels), 0);
-    ck_assert_int_eq(sampler_new(&sim.oracle_sampler, FAKE_VOCAB, kernels), 0);
-    ck_assert_int_eq(sched_new(&sim.sched, &sim.opt, &sim.backend, sim.sampler), 0);
-    sim.opt.n_ctx = sched_n_ctx(sim.sched);
-    SIM(sched_slots(sim.sched) <= SLOTS_MAX);
-
+    world_new();
     for (uint32_t i = 0; i < STEPS; i++) {
         events(busy);
         check_invariants(0);
@@ -586,25 +695,12 @@ static void episode(uint64_t seed)
         if (rnd(10) == 0)
             sim.now_ns += rnd(20000000);
     }
-    sim.draining = 1;
-    for (uint32_t i = 0; sched_has_work(sim.sched); i++) {
-        SIM(i < 200000); /* it ends */
-        step();
-        collect(1);
-    }
-    collect(1);
-    check_invariants(1);
-    SIM(sim.last.pages_used == 0 && sim.last.pages_reserved == 0);
-    SIM(sim.last.running + sim.last.queued + sim.last.text == 0);
-    SIM(sim.last.finished + sim.last.cancelled + sim.last.failed == sim.n_taken);
-    sched_free(sim.sched);
-    sampler_free(sim.sampler);
-    sampler_free(sim.oracle_sampler);
+    world_end();
 }
 
 START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind)
 {
-    uint64_t seen[16] = {0}, submitted = 0, resumed = 0;
+    uint64_t seen[16] = {0}, submitted = 0, resumed = 0, pauses = 0, slow = 0, displaced = 0;
     int is_long = getenv("TOKENRING_LONG") != NULL;
 
     for (uint64_t i = 0; i < EPISODES * (is_long ? 100u : 1u); i++) {
@@ -613,10 +709,16 @@ START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind
             seen[k] += sim.by_status[k];
         submitted += sim.submitted;
         resumed += sim.resumed;
+        pauses += sim.last.pauses;
+        slow += sim.last.slow;
+        displaced += sim.last.displaced;
     }
     /* The simulation reached every way to end. */
     ck_assert_uint_gt(submitted, EPISODES * 100);
     ck_assert_uint_gt(resumed, 0);
+    ck_assert_uint_gt(pauses, slow);
+    ck_assert_uint_gt(slow, 0);
+    ck_assert_uint_gt(displaced, 0);
     ck_assert_uint_gt(seen[END_OK], 0);
     ck_assert_uint_gt(seen[END_CONTEXT], 0);
     ck_assert_uint_gt(seen[END_DEADLINE], 0);
@@ -624,6 +726,81 @@ START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind
     ck_assert_uint_gt(seen[END_CANCELLED], 0);
     ck_assert_uint_gt(seen[END_NUMERIC], 0);
     ck_assert_uint_gt(seen[END_SLOW], 0);
+}
+END_TEST
+
+/* ---- one that floods, one that does not ------------------------------------------------------------ */
+
+#define FLOODER 0
+#define HONEST 1
+
+static struct request *ask(uint32_t share, uint32_t n_prompt, uint32_t max_tokens)
+{
+    struct request *req = sched_request_take(sim.sched, share);
+
+    if (!req)
+        return NULL;
+    sim.spec[req->slot] = (struct spec){.alive = 1, .reads = 1};
+    sim.n_taken++;
+    detok_init(&req->detok, &sim.vocab);
+    req->max_tokens = max_tokens;
+    req->ignore_eos = 1;
+    req->n_prompt = n_prompt;
+    for (uint32_t i = 0; i < n_prompt; i++)
+        req->tokens[i] = rnd(FAKE_VOCAB);
+    sched_submit(sim.sched, req, sim.now_ns);
+    return req;
+}
+
+/* Steps until the honest one's first token. The flooder fills everything that there is before each. */
+static uint32_t wait_of_honest(uint32_t n_prompt)
+{
+    struct request *req;
+    uint32_t steps = 0;
+
+    while (ask(FLOODER, between(1, 600), 600 + rnd(100)))
+        ;
+    req = ask(HONEST, n_prompt, 1 + rnd(30));
+    SIM(req && req->state == REQUEST_QUEUED);
+    for (; req->stamp[STAMP_FIRST] == 0 && req->state != REQUEST_ENDED; steps++) {
+        while (ask(FLOODER, between(1, 600), 600 + rnd(100)))
+            ;
+        step();
+        publish(1);
+    }
+    while (req->state != REQUEST_ENDED) {
+        step();
+        publish(1);
+    }
+    SIM(req->status == END_OK || req->status == END_NUMERIC);
+    collect(1);
+    return steps;
+}
+
+START_TEST(who_asks_little_waits_for_its_own_rows_only_however_much_another_asks)
+{
+    for (uint32_t round = 0; round < 20; round++) {
+        memset(&sim, 0, sizeof sim);
+        sim.seed = sim.rng = 1000 + round;
+        sim.now_ns = 1;
+        limits_choose();
+        sim.opt = (struct sched_opt){.running_max = 8, .queued_max = 8, .n_pages = PAGES_MAX, .n_ctx = N_CTX_MAX,
+                                     .chunk_rows = 32, .out_bytes_max = TEXT_MAX, .vocab = &sim.vocab,
+                                     .shares_max = 2};
+        sim.backend.rows_max = 64;
+        sim.backend.logits_max = 16;
+        world_new();
+        sim.draining = 1; /* the hook brings no others */
+        for (uint32_t i = 0; i < 20; i++) {
+            uint32_t n_prompt = between(1, 100);
+
+            /* Half of the 32 rows are its own, from the first step on. */
+            SIM(wait_of_honest(n_prompt) <= (n_prompt + 15) / 16);
+        }
+        for (uint32_t i = 0; i < sched_slots(sim.sched); i++)
+            sched_slot(sim.sched, i)->cancel = 1;
+        world_end();
+    }
 }
 END_TEST
 
@@ -636,6 +813,7 @@ int main(void)
 
     tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, random_requests_end_once_as_they_would_alone_and_leave_no_page_behind, 0, SEEDS);
+    tcase_add_test(tc, who_asks_little_waits_for_its_own_rows_only_however_much_another_asks);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
     srunner_run_all(sr, CK_SILENT);

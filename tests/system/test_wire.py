@@ -176,8 +176,51 @@ def what_is_not_implemented_is_unsupported_and_nothing_else():
         for name, at, value in params:
             answer = client.ask(ids=[5], max_tokens=1, lies_of_params=[(at, value)])
             assert answer.status == "UNSUPPORTED", (name, answer.status, answer.result)
-        assert client.ask(ids=[5], max_tokens=1, lies=[(0x20, u64[:4])]).status == "UNSUPPORTED"     # resume_pos
+        assert client.ask(op=NOOP, lies=[(0x20, u64[:4])]).status == "UNSUPPORTED"     # resume_pos
         assert client.ask(ids=[5], max_tokens=1).status == "OK"
+
+
+@test
+def a_stream_goes_on_as_the_same_stream_from_wherever_its_client_has_it():
+    how = dict(ids=[5, 6, 7], max_tokens=40, flags=IGNORE_EOS, seed=7, temperature=1.0)
+    with Wire(shared().socket) as client:
+        whole = client.ask(**how)
+        assert whole.status == "OK" and len(whole.ids) == 40, whole.status
+        for n in (1, 17, 39, 40):
+            answer = client.ask(resume_ids=whole.ids[:n], resume_bytes=0, **how)
+            assert answer.status == "OK" and answer.ids == whole.ids, (n, answer.status, answer.result)
+            assert answer.text == whole.text, (n, answer.text, whole.text)
+            assert answer.result["output"] == 40 and answer.result["prompt"] == 3, answer.result
+            assert answer.result["seed"] == 7
+        part = client.ask(resume_ids=whole.ids, resume_bytes=len(whole.text) // 2, **how)
+        assert part.text == whole.text[len(whole.text) // 2:], part.text
+
+
+@test
+def a_resume_that_does_not_fit_together_is_invalid():
+    u32 = struct.pack("<I", 3)
+    with Wire(shared().socket) as client:
+        def refused(word, **more):
+            answer = client.ask(ids=[5], **more)
+            assert answer.status == "INVALID" and word in answer.result["message"], (word, answer.status, answer.result)
+
+        refused("resume_pos: 3, but 0 resume ids", lies=[(0x20, u32)])
+        refused("resume_pos: 3, but 2 resume ids", resume_ids=[5, 5], lies=[(0x20, u32)])
+        refused("resume_pos: 2, max_tokens is 1", resume_ids=[5, 5], max_tokens=1)
+        refused("only with its seed", resume_ids=[5], temperature=1.0)
+        refused("resume id", resume_ids=[1 << 30])
+        refused("resume_bytes", resume_ids=[5], resume_bytes=1 << 20)
+        refused("resume_bytes", resume_bytes=1)
+        refused("only GENERATE", op=LOGPROBS, resume_ids=[5], lies=[(0x20, bytes(4))])
+
+
+@test
+def a_tokenize_past_its_deadline_is_not_answered():
+    with Wire(shared().socket) as client:
+        answer = client.ask(op=TOKENIZE, text=b"hello", deadline_ns=1)
+        assert answer.status == "DEADLINE" and answer.bulk is None, (answer.status, answer.bulk)
+        answer = client.ask(op=TOKENIZE, text=b"hello", stop_ids=[1 << 30])
+        assert answer.status == "INVALID" and "stop id" in answer.result["message"], answer.result
 
 
 @test

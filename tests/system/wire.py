@@ -30,7 +30,7 @@ TEXT, TOKENS, MESSAGES = 1, 2, 3
 STATUS = dict(enumerate("OK INVALID UNSUPPORTED CONTEXT DEADLINE OVERLOADED CANCELLED ABORTED NUMERIC SLOW NO_MODEL "
                         "MISMATCH DENIED DUPLICATE INTERNAL GONE RESTARTED".split()))
 FINISH = {0: "none", 1: "stop", 2: "length"}
-TAIL_MESSAGE, TAIL_STOP_TEXT, TAIL_STOP_IDS = 1, 2, 3
+TAIL_MESSAGE, TAIL_STOP_TEXT, TAIL_STOP_IDS, TAIL_RESUME_IDS = 1, 2, 3, 4
 NO_LIMIT = 0xffffffff
 CQE_TOKEN, CQE_BULK, CQE_DONE = 1, 2, 5
 NO_RESULT = 4
@@ -181,7 +181,7 @@ class Wire:
         return at
 
     def params(self, stop_ids=None, stops=(), messages=(), seed=None, flags=0, temperature=0.0, top_p=0.0, min_p=0.0,
-               top_k=0, lies_of_params=()):
+               top_k=0, resume_ids=(), resume_bytes=0, lies_of_params=()):
         """The parameter block's place and length; the lies are (offset, bytes) written over it."""
         tail = b""
         for role, text in messages:
@@ -191,7 +191,11 @@ class Wire:
         if stop_ids is not None:
             data = struct.pack("<%dI" % len(stop_ids), *stop_ids)
             tail += struct.pack("<HHIII", TAIL_STOP_IDS, 0, self.place(data), len(data), len(stop_ids))
+        if resume_ids:
+            data = struct.pack("<%dI" % len(resume_ids), *resume_ids)
+            tail += struct.pack("<HHIII", TAIL_RESUME_IDS, 0, self.place(data), len(data), len(resume_ids))
         block = bytearray(128)
+        struct.pack_into("<I", block, 0x44, resume_bytes)
         struct.pack_into("<HHI", block, 0, 128, len(tail) // 16, flags | (seed is not None))
         struct.pack_into("<Q", block, 0x10, seed or 0)
         struct.pack_into("<Ifff", block, 0x4c, top_k, temperature, top_p, min_p)
@@ -217,10 +221,11 @@ class Wire:
         if tag is None:
             tag = next(t for t in range(self.grant.max_inflight) if t not in {a.tag for a in self.live.values()})
         slot = bytearray(struct.pack("<IBBHQIIIIIHBBQQII", 0, op, 0, tag, user, data_off, len(data), param_off, max_tokens,
-                                     0, 0, kind, 0, deadline_ns, session, length if param_len is None else param_len, 0))
+                                     len(params.get("resume_ids", ())), 0, kind, 0, deadline_ns, session, length if param_len is None else param_len, 0))
         for at, lie in lies:
             slot[at:at + len(lie)] = lie
         answer = self.live[self.sq_pos] = Answer(tag, user)
+        answer.ids += params.get("resume_ids", ())
         at = self.grant.sq_off + 64 * (self.sq_pos % (1 << self.grant.sq_log2))
         self.r[at + 4:at + 64] = bytes(slot[4:])
         self.sq_pos += 1

@@ -237,6 +237,23 @@ START_TEST(the_terminal_comes_after_all_output_even_when_the_ring_is_full)
 }
 END_TEST
 
+START_TEST(after_slow_the_terminal_comes_into_a_full_ring_and_counts_what_was_published)
+{
+    piece(1, 4, "abcd", 0);
+    piece(5, 4, "efgh", 0);
+    fake.room = 1;
+    ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_LAGGING);
+    ck_assert_uint_eq(req.n_published, 4);
+    req.state = REQUEST_ENDED;
+    req.status = END_SLOW;
+    ck_assert_int_eq((int)publish_job(&job, hash), PUBLISH_DONE);
+    ck_assert_uint_eq(fake.n_lines, 1);
+    ck_assert_int_eq(fake.done_status, TKR_E_SLOW);
+    ck_assert_uint_eq(fake.result.output, 4);
+    ck_assert_uint_eq(fake.result.discarded, 4);
+}
+END_TEST
+
 START_TEST(token_ids_come_as_one_bulk_line_before_the_terminal)
 {
     uint32_t ids[3] = {5, 6, 7};
@@ -297,6 +314,7 @@ int main(void)
     tcase_add_test(tc, who_resumes_after_any_line_gets_the_lines_that_it_lacks);
     tcase_add_test(tc, who_says_more_than_it_had_loses_only_its_own_lines);
     tcase_add_test(tc, the_terminal_comes_after_all_output_even_when_the_ring_is_full);
+    tcase_add_test(tc, after_slow_the_terminal_comes_into_a_full_ring_and_counts_what_was_published);
     tcase_add_test(tc, token_ids_come_as_one_bulk_line_before_the_terminal);
     tcase_add_test(tc, results_larger_than_the_bulk_memory_are_refused_before_they_are_computed);
     tcase_add_test(tc, no_result_is_one_empty_bulk_line);

@@ -38,6 +38,7 @@ static struct world {
     float logits[LOGITS_MAX][FAKE_VOCAB];
     struct script script[SCRIPTS];
     uint32_t rows, logit_rows, seqs; /* of the last step */
+    uint32_t share;                  /* whose the next request is */
     void (*hook)(void);              /* called in the middle of a step */
 } w;
 
@@ -115,7 +116,8 @@ static uint32_t fake_argmax(void *self, const float *logits, int *ret_bad)
 }
 
 static const struct sched_opt opt_default = {
-    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16};
+    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16,
+    .shares_max = 4};
 
 static void world_init(struct sched_opt opt)
 {
@@ -163,7 +165,7 @@ static void script_ids(uint32_t k, const uint32_t *ids, uint32_t n)
 /* A request for script k, not yet submitted. */
 static struct request *take(uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
 {
-    struct request *req = sched_request_take(w.sched);
+    struct request *req = sched_request_take(w.sched, w.share);
 
     ck_assert_ptr_nonnull(req);
     ck_assert_int_eq(req->state, REQUEST_TEXT);
@@ -872,7 +874,7 @@ START_TEST(more_requests_than_places_are_refused_at_once_with_a_hint)
     world_init(opt_default); /* 4 run, 4 wait; 12 slots */
     for (uint32_t i = 0; i < 12; i++)
         req[i] = submit(i, 10, 10);
-    ck_assert_ptr_null(sched_request_take(w.sched));
+    ck_assert_ptr_null(sched_request_take(w.sched, w.share));
     for (uint32_t i = 8; i < 12; i++) {
         check_end(req[i], END_OVERLOADED, FINISH_NONE, "");
         ck_assert_uint_ge(req[i]->retry_after_ns, 1000000);
@@ -902,6 +904,245 @@ START_TEST(the_hint_grows_with_the_step_time_and_the_prompts_that_wait)
     ck_assert_uint_eq(none, 1000000);
     ck_assert_uint_eq(some, 11000000);
     run_all();
+    world_fini();
+}
+END_TEST
+
+/* ---- owners --------------------------------------------------------------------------------------- */
+
+static struct request *submit_as(uint32_t share, uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
+{
+    w.share = share;
+    return submit(k, n_prompt, max_tokens);
+}
+
+START_TEST(owners_with_prompts_get_equal_parts_of_the_rows)
+{
+    struct request *many[3], *one;
+
+    world_init(opt_default);
+    for (uint32_t i = 0; i < 3; i++)
+        many[i] = submit_as(0, i, 300, 1);
+    one = submit_as(1, 5, 80, 1);
+    for (uint32_t step = 1; step <= 10; step++) { /* by hand: 8 of 16 rows a step */
+        sched_step(w.sched, fake_now);
+        ck_assert_uint_eq(w.script[5].rows, 8);
+        ck_assert_uint_eq(w.rows, 16);
+    }
+    ck_assert_int_eq(one->state, REQUEST_ENDED);
+    ck_assert_uint_eq(many[0]->n_computed, 10 * 4);
+    sched_step(w.sched, fake_now); /* what is left is for who is left */
+    ck_assert_uint_eq(many[0]->n_computed + many[1]->n_computed, 80 + 16);
+    run_all();
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_newcomer_gets_a_place_from_who_has_most_and_the_displaced_one_loses_nothing)
+{
+    struct request *flood[4], *one;
+    struct sched_counts counts;
+    uint32_t out;
+
+    world_init(opt_default); /* 4 run */
+    script_text(3, "abcdefghijklmnopqrstuvwxyz");
+    for (uint32_t i = 0; i < 4; i++)
+        flood[i] = submit_as(0, i, 10, 30);
+    for (int i = 0; i < 10; i++)
+        sched_step(w.sched, fake_now);
+    out = flood[3]->n_out;
+    ck_assert_uint_gt(out, 0);
+    one = submit_as(1, 9, 5, 3);
+    sched_step(w.sched, fake_now);
+    ck_assert_int_eq(one->state, REQUEST_RUNNING);
+    ck_assert_int_eq(flood[3]->state, REQUEST_QUEUED); /* the youngest */
+    ck_assert_uint_eq(flood[3]->n_pages, 0);
+    ck_assert_uint_eq(flood[3]->n_out, out);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_int_eq(flood[i]->state, REQUEST_RUNNING);
+    run_all();
+    check_end(flood[3], END_OK, FINISH_STOP, "abcdefghijklmnopqrstuvwxyz");
+    sched_counts(w.sched, &counts);
+    ck_assert_uint_eq(counts.displaced, 1);
+    ck_assert_uint_eq(counts.prompt_tokens, 4 * 10 + 5); /* computed again is not counted again */
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_newcomer_gets_pages_from_who_has_most)
+{
+    struct sched_opt opt = opt_default;
+    struct request *flood[2], *one;
+
+    opt.n_pages = 8;
+    world_init(opt);
+    for (uint32_t i = 0; i < 2; i++)
+        flood[i] = submit_as(0, i, 10, 240); /* 4 pages each: all of them */
+    sched_step(w.sched, fake_now);
+    one = submit_as(1, 9, 5, 3);
+    sched_step(w.sched, fake_now);
+    ck_assert_int_eq(one->state, REQUEST_RUNNING);
+    ck_assert_int_eq(flood[1]->state, REQUEST_QUEUED);
+    run_all();
+    ck_assert_uint_eq(flood[0]->n_out, 240);
+    ck_assert_uint_eq(flood[1]->n_out, 240);
+    world_fini();
+}
+END_TEST
+
+START_TEST(who_fills_the_queue_makes_room_for_who_does_not)
+{
+    struct request *flood[8], *one;
+
+    world_init(opt_default); /* 4 run, 4 wait */
+    for (uint32_t i = 0; i < 8; i++)
+        flood[i] = submit_as(0, i, 10, 10);
+    one = submit_as(1, 9, 5, 3);
+    ck_assert_int_eq(one->state, REQUEST_QUEUED);
+    check_end(flood[7], END_OVERLOADED, FINISH_NONE, ""); /* its youngest */
+    ck_assert_uint_gt(flood[7]->retry_after_ns, 0);
+    ck_assert_str_eq(flood[7]->message, "the queue is full, and 8 of it were this client's");
+    ck_assert_int_eq(flood[6]->state, REQUEST_QUEUED);
+    run_all();
+    ck_assert_int_eq(one->status, END_OK);
+    world_fini();
+}
+END_TEST
+
+START_TEST(an_owner_beyond_its_limits_is_refused_with_both_numbers)
+{
+    struct sched_opt opt = opt_default;
+    struct request *req;
+
+    opt.limits.requests = 2;
+    opt.limits.pages = 4;
+    opt.limits.prompt_tokens = 100;
+    world_init(opt);
+    req = submit_as(0, 0, 10, 500);
+    ck_assert_int_eq(req->status, END_OVERLOADED);
+    ck_assert_uint_eq(req->have, 4);
+    ck_assert_uint_eq(req->want, 8); /* 510 positions, cut to the context of 512 */
+    sched_request_give(w.sched, req);
+    submit_as(0, 0, 60, 1);
+    req = submit_as(0, 1, 41, 1);
+    ck_assert_int_eq(req->status, END_OVERLOADED);
+    ck_assert_uint_eq(req->have, 100);
+    ck_assert_uint_eq(req->want, 101);
+    sched_request_give(w.sched, req);
+    req = submit_as(0, 2, 40, 1);
+    ck_assert_int_eq(req->state, REQUEST_QUEUED);
+    req = submit_as(0, 3, 1, 1);
+    ck_assert_int_eq(req->status, END_OVERLOADED);
+    ck_assert_uint_eq(req->have, 2);
+    ck_assert_uint_eq(req->want, 3);
+    req = submit_as(1, 4, 100, 1); /* another owner has its own */
+    ck_assert_int_eq(req->state, REQUEST_QUEUED);
+    run_all();
+    world_fini();
+}
+END_TEST
+
+START_TEST(an_owner_at_its_page_limit_waits_for_itself_and_for_nobody_else)
+{
+    struct sched_opt opt = opt_default;
+    struct request *first, *second, *other;
+
+    opt.limits.pages = 4;
+    world_init(opt);
+    first = submit_as(0, 0, 10, 200);
+    second = submit_as(0, 1, 10, 200);
+    other = submit_as(1, 2, 10, 20);
+    sched_step(w.sched, fake_now);
+    ck_assert_int_eq(first->state, REQUEST_RUNNING);
+    ck_assert_int_eq(second->state, REQUEST_QUEUED);
+    ck_assert_int_eq(other->state, REQUEST_RUNNING);
+    run_all();
+    ck_assert_uint_eq(second->n_out, 200);
+    world_fini();
+}
+END_TEST
+
+/* ---- slow readers ---------------------------------------------------------------------------------- */
+
+static const struct sched_opt opt_lag = {
+    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16,
+    .shares_max = 4, .lag_tokens_max = 10, .lag_timeout_ns = 50 * STEP_NS};
+
+START_TEST(a_request_whose_reader_lags_leaves_the_batch_with_its_pages_and_comes_back)
+{
+    struct request *slow, *other;
+    struct sched_counts counts;
+
+    world_init(opt_lag);
+    slow = submit(0, 4, 40);
+    other = submit(1, 4, 40);
+    for (int i = 0; i < 20; i++) {
+        sched_step(w.sched, fake_now);
+        other->n_published = other->n_out;
+    }
+    ck_assert_int_eq(slow->state, REQUEST_PAUSED);
+    ck_assert_uint_eq(slow->n_out, 11);
+    ck_assert_uint_eq(slow->n_pages, 1);
+    ck_assert_uint_eq(other->n_out, 20);
+    slow->n_published = 5; /* 6 are unread: more than half */
+    sched_step(w.sched, fake_now);
+    ck_assert_int_eq(slow->state, REQUEST_PAUSED);
+    slow->n_published = 6;
+    sched_step(w.sched, fake_now);
+    ck_assert_int_eq(slow->state, REQUEST_RUNNING);
+    ck_assert_uint_eq(slow->n_out, 12);
+    while (sched_has_work(w.sched)) {
+        sched_step(w.sched, fake_now);
+        slow->n_published = slow->n_out;
+        other->n_published = other->n_out;
+    }
+    ck_assert_uint_eq(slow->n_out, 40);
+    ck_assert_int_eq(slow->status, END_OK);
+    sched_counts(w.sched, &counts);
+    ck_assert_uint_eq(counts.pauses, 1);
+    ck_assert_uint_eq(counts.slow, 0);
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_reader_that_never_comes_back_ends_its_request_slow_and_gives_its_pages_back)
+{
+    struct request *slow;
+    uint64_t due;
+
+    world_init(opt_lag);
+    slow = submit(0, 4, 40);
+    while (sched_has_work(w.sched))
+        sched_step(w.sched, fake_now);
+    ck_assert_int_eq(slow->state, REQUEST_PAUSED);
+    ck_assert_int_eq(sched_has_work(w.sched), 0); /* the loop may sleep */
+    due = sched_expire(w.sched, w.now_ns);
+    ck_assert_uint_eq(due, slow->paused_ns + 50 * STEP_NS);
+    sched_expire(w.sched, due - 1);
+    ck_assert_int_eq(slow->state, REQUEST_PAUSED);
+    sched_expire(w.sched, due);
+    check_end(slow, END_SLOW, FINISH_NONE, "aaaaaaaaaaa");
+    ck_assert_uint_eq(slow->have, 10);
+    ck_assert_uint_eq(slow->want, 11);
+    ck_assert_str_eq(slow->message, "11 tokens were not read for 50 ms");
+    world_fini();
+}
+END_TEST
+
+START_TEST(a_paused_request_can_be_cancelled_and_ended)
+{
+    struct request *req[2];
+
+    world_init(opt_lag);
+    for (uint32_t i = 0; i < 2; i++)
+        req[i] = submit(i, 4, 40);
+    while (sched_has_work(w.sched))
+        sched_step(w.sched, fake_now);
+    req[0]->cancel = 1;
+    sched_expire(w.sched, w.now_ns);
+    ck_assert_int_eq(req[0]->status, END_CANCELLED);
+    sched_end(w.sched, req[1], END_ABORTED, w.now_ns);
+    ck_assert_int_eq(req[1]->status, END_ABORTED);
     world_fini();
 }
 END_TEST
@@ -1144,6 +1385,15 @@ int main(void)
     tcase_add_test(tc, when_pages_run_out_the_youngest_without_max_tokens_ends_with_its_text_so_far);
     tcase_add_test(tc, more_requests_than_places_are_refused_at_once_with_a_hint);
     tcase_add_test(tc, the_hint_grows_with_the_step_time_and_the_prompts_that_wait);
+    tcase_add_test(tc, owners_with_prompts_get_equal_parts_of_the_rows);
+    tcase_add_test(tc, a_newcomer_gets_a_place_from_who_has_most_and_the_displaced_one_loses_nothing);
+    tcase_add_test(tc, a_newcomer_gets_pages_from_who_has_most);
+    tcase_add_test(tc, who_fills_the_queue_makes_room_for_who_does_not);
+    tcase_add_test(tc, an_owner_beyond_its_limits_is_refused_with_both_numbers);
+    tcase_add_test(tc, an_owner_at_its_page_limit_waits_for_itself_and_for_nobody_else);
+    tcase_add_test(tc, a_request_whose_reader_lags_leaves_the_batch_with_its_pages_and_comes_back);
+    tcase_add_test(tc, a_reader_that_never_comes_back_ends_its_request_slow_and_gives_its_pages_back);
+    tcase_add_test(tc, a_paused_request_can_be_cancelled_and_ended);
     tcase_add_test(tc, a_deadline_in_the_queue_ends_without_a_row);
     tcase_add_test(tc, a_running_request_past_its_deadline_ends_at_the_step_boundary_with_its_text);
     tcase_add_test(tc, a_cancel_takes_effect_within_a_step_wherever_the_request_is);
