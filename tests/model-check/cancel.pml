@@ -10,7 +10,7 @@
  * Queues are channels here (ring.pml looks inside). The cancel word travels apart from the slots, so
  * it may arrive before its request or long after its end: weaker than x86 and than C11's coherence.
  * The last request never ends by itself, so a lost cancel is an invalid end state.
- * I4: one DONE per accepted slot and none besides; no line of a request after its DONE; a request
+ * One DONE per accepted slot and none besides; no line of a request after its DONE; a request
  * that nobody cancelled never ends CANCELLED; io_done() always finds its reserved line; DONE's
  * record is the request's own. Users are unique here; on the wire their low half is, for 2^32
  * requests.

@@ -12,7 +12,7 @@
  * What a completion says is the slot only; `whose` is kept to check it. Memory ordering is no part
  * of this: the kernel's queues and the counted references have their own.
  * Nothing is touched after it was unmapped, nothing is freed twice, no completion reaches another
- * client, no byte of another client's T changes (I9), and at the end everything is free again.
+ * client, no byte of another client's T changes, and at the end everything is free again.
  *
  * Mistakes: UNMAP_BEFORE_REAP NO_CANCEL REFS_IGNORED SLOT_FREE_AT_DETACH DETACH_TWICE DUE_KEPT
  *           PARKS_THE_DEAD ARMED_CLEARED_AT_CANCEL WAKER_STORES

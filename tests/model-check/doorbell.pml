@@ -7,7 +7,7 @@
  *           loop_bell(), loop_reap(), loop_wait()                     runtime/io/{io,loop}.c
  *
  * The queue is idle long enough whenever it is empty, so every moment of parking is tried. A wait
- * that parked_peek() left armed stays armed, as in the code. Lost wake (I1): the daemon stands in
+ * that parked_peek() left armed stays armed, as in the code. Lost wake: the daemon stands in
  * loop_wait() for ever with a slot published, which is an invalid end state.
  *
  * Mistakes: NO_FENCE_CLIENT NO_FENCE_DAEMON FENCE_BEFORE_PUT NO_RECHECK LATE_BELL NO_BUMP

@@ -5,10 +5,10 @@
  * producer()  tkr_ring_credit(), tkr_ring_put()
  * consumer()  tkr_ring_take(); gives slots back by batches, as client_take() and events_take() do
  *
- * I3: a payload is read only after its seq, and rewritten only after the credit for it. Payload and
+ * A payload is read only after its seq, and rewritten only after the credit for it. Payload and
  * seq are two words here; the real 60 bytes are written and read in the same place of the order.
  * -DLIAR: instead of a consumer somebody stores every position there is: the producer's room stays
- * within 0 .. N_SLOTS, so that it hurts nobody but the liar (I6).
+ * within 0 .. N_SLOTS, so that it hurts nobody but the liar.
  *
  * Mistakes: SEQ_FIRST PAYLOAD_FIRST_READ CREDIT_FIRST NO_ROOM_CHECK FULL_FLAG; with LIAR: NO_CLAMP
  */

@@ -10,7 +10,7 @@
  * its bell bumped, then its wake: by the ring thread when it is idle, through the waker's queue when
  * a step runs. That queue has one place here, so that it is full as often as can be. The client asks
  * for a wake at the next line or the one after (event index). The library's 200 ms timeout is left
- * out: it would hide a lost wake (I2), which is the client standing in FUTEX_WAIT for ever. -DGONE
+ * out: it would hide a lost wake, which is the client standing in FUTEX_WAIT for ever. -DGONE
  * ends the daemon in order after the last line, which wakes everybody, so it has a run of its own. -DSTRAY adds the wake by a waker that still holds the word of an earlier
  * client whose T was mapped at the same address.
  *
