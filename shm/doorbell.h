@@ -26,8 +26,8 @@ int tkr_futex_wait(const uint32_t *word, uint32_t value, int64_t timeout_ns);
 /* FUTEX_WAKE of up to n sleepers: how many, or -errno. */
 int tkr_futex_wake(const uint32_t *word, int n);
 
-/* The same by socket, in either direction: one byte of value 1 as a datagram; never waits. 0, -EAGAIN:
- * the peer has bytes enough to be awake, or -errno. */
+/* The same by socket, in either direction: one byte of value 1 as a datagram; never waits. 0,
+ * -EAGAIN: the peer has bytes enough to be awake, or -errno. */
 int tkr_doorbell_send(int socket);
 
 /* Client, after tkr_ring_put() of one or more slots: rings the daemon if it sleeps on this queue.

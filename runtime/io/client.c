@@ -159,7 +159,8 @@ void client_sweep(struct io *io)
             continue;
         if (!loop_idle(client))
             continue;
-        /* Acquire pairs with the release in io_client_unref(): the holder is done with the regions. */
+        /* Acquire pairs with the release in io_client_unref(): the holder is done with the
+         * regions. */
         if (!__atomic_load_n(&client->refs, __ATOMIC_ACQUIRE))
             client_free(client);
     }
@@ -263,7 +264,8 @@ static uint16_t param_check(const struct tkr_sqe *sqe, uint64_t arena_len, const
     return TKR_OK;
 }
 
-/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live request. */
+/* 1: the tag, or the low half of user (which cancel and release words go by), belongs to a live
+ * request. */
 static int is_duplicate(const struct tkr_sqe *sqe, const struct io_client *client)
 {
     if (client->tags[sqe->tag].active_at != IO_NONE)
@@ -327,8 +329,8 @@ static void client_publish(struct io_client *client, const struct tkr_cqe *cqe)
     set_add(client->io, IO_SET_TOUCHED, client);
 }
 
-/* Answers a slot that never becomes a request. The words go into the result record, but for a tag that another
- * request holds, whose record it is. */
+/* Answers a slot that never becomes a request. The words go into the result record, but for a tag
+ * that another request holds, whose record it is. */
 static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, uint16_t status,
                           const char *what, uint64_t have, uint64_t want)
 {
@@ -458,7 +460,7 @@ uint32_t queue_take(struct io_queue *queue)
         /* Release pairs with the acquire of sq_head in the client's submit: the slots were read. */
         TKR_STORE_RELEASE(queue->sq_head, queue->sq.pos);
         queue->traffic = 1;
-        /* Who found the queue full may sleep on sq_head: notify_touched() looks, after its fence. */
+        /* Who found the queue full may sleep on sq_head: notify_touched() looks after its fence. */
         client->took |= (uint8_t)(1u << queue->index);
         set_add(client->io, IO_SET_TOUCHED, client);
         client->io->counts.slots += n;

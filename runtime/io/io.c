@@ -411,8 +411,8 @@ void io_sleep(struct io *io, uint64_t until_ns)
     cpu_publish(io);
     control_expire(io, now);
     hot_park(io, now);
-    if (kick_taken(io) || starved_look(io) || io->n_queues[IO_QUEUE_HOT] ||
-        io->n_set[IO_SET_DUE] || io->n_set[IO_SET_TOUCHED])
+    if (kick_taken(io) || starved_look(io) || io->n_queues[IO_QUEUE_HOT] || io->n_set[IO_SET_DUE] ||
+        io->n_set[IO_SET_TOUCHED])
         return;
     loop_wait(io, sleep_timeout(io, until_ns, now));
     if (io->n_set[IO_SET_STARVED] && !starved_look(io) &&

@@ -5,8 +5,8 @@
  * One io_uring (SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG) on the ring thread carries: accept
  * and messages of the control socket, FUTEX_WAIT on the bells of parked queues, POLL on pidfds, a
  * timer and an eventfd that other threads (signals, text worker) use to wake the loop. Where the
- * kernel has less, the socket is the doorbell and epoll waits (loop.h). The ring thread makes passes
- * over the hot list; when nothing is hot and the daemon has no work it sleeps.
+ * kernel has less, the socket is the doorbell and epoll waits (loop.h). The ring thread makes
+ * passes over the hot list; when nothing is hot and the daemon has no work it sleeps.
  *
  * The daemon never trusts a byte that it reads from R nor reads back what it wrote to T. Callbacks
  * run on the ring thread. io knows nothing of models or requests beyond tags.
@@ -30,7 +30,7 @@ enum io_doorbell { IO_DOORBELL_AUTO, IO_DOORBELL_FUTEX, IO_DOORBELL_SOCKET };
 int io_kind_parse(const char *text, enum io_kind *ret_kind);
 int io_doorbell_parse(const char *text, enum io_doorbell *ret_doorbell);
 
-/* What one user (a uid) may have over all of its connections; 0 in a field: as the daemon as a whole. */
+/* What one user (a uid) may have over all of its connections; 0 in a field: no limit of its own. */
 struct io_limits {
     uint32_t clients;                   /* connections */
     uint32_t inflight;                  /* requests; one more ends OVERLOADED */
@@ -42,8 +42,9 @@ struct io_limits {
 
 enum io_rule_kind { IO_RULE_UID, IO_RULE_GID };
 
-/* The first rule that names a peer's uid, its group or one of its supplementary groups counts: a list
- * of who may attach ends with io_opt.limits.denied. The limits are each uid's own, not the group's. */
+/* The first rule that names a peer's uid, its group or one of its supplementary groups counts: a
+ * list of who may attach ends with io_opt.limits.denied. The limits are each uid's own, not the
+ * group's. */
 struct io_rule {
     enum io_rule_kind kind;
     uint32_t id;
@@ -93,6 +94,9 @@ int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *op
 /* Binds and listens. -EADDRINUSE: another daemon answers there (a dead one's socket file is
  * replaced). */
 int io_listen(struct io *io, struct diag *diag);
+/* 1: what answered the connect of this socket is only the rest of a dead daemon: io_uring lets go of
+ * its listening socket some time later. */
+int io_listener_dead(int socket);
 void io_free(struct io *io);
 
 /* Stops accepting, sets state DRAIN in every T: from then on new submits end ABORTED. */
@@ -132,7 +136,8 @@ pid_t io_client_pid(const struct io_client *client);
 uint32_t io_client_rule(const struct io_client *client); /* index of its rule, n_rules: none */
 int io_client_dead(const struct io_client *client); /* detached: publish nothing */
 
-/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when outside. */
+/* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when
+ * outside. */
 int io_arena_copy(struct io_client *client, void *dst, uint32_t off, uint32_t len);
 
 /* Bulk memory of T: a simple allocator private to the daemon: offset from bulk_off or -ENOSPC; one

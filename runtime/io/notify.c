@@ -143,7 +143,7 @@ static void notify_client(struct io_client *client)
     if (!tkr_wait_due(wait, client->cq.pos)) {
         client->wait_served = 0;
     } else if (wait != client->wait_served) {
-        /* Once for each wait: its client sees the slot when it looks again, so it needs no second. */
+        /* Once for each wait: its client sees the slot when it looks again and needs no second. */
         client->wait_served = wait;
         /* Before the wake is queued, so that a client on its way to sleep finds the word changed.
          * Release pairs with the acquire of cq_bell in the client's wait. */

@@ -254,8 +254,8 @@ static inline uint32_t queue_number(const struct io_queue *queue)
 }
 
 /* io.c */
-void queue_heat(struct io_queue *queue);     /* to HOT, from whatever it is */
-void client_rung(struct io_client *client);  /* a doorbell that does not say for which queue */
+void queue_heat(struct io_queue *queue);    /* to HOT, from whatever it is */
+void client_rung(struct io_client *client); /* a doorbell that does not say for which queue */
 
 /* sigbus.c */
 void sigbus_install(struct io *io); /* for the thread that calls */
@@ -297,7 +297,8 @@ uint32_t client_room(struct io_client *client);
 void client_cancels(struct io_client *client);
 void client_detach(struct io_client *client);
 void client_sweep(struct io *io); /* frees the dead that nobody holds */
-/* Checks the private copy of a slot: TKR_OK, or the status that answers it and what was wrong in words. */
+/* Checks the private copy of a slot: TKR_OK, or the status that answers it and what was wrong in
+ * words. */
 uint16_t sqe_check(const struct tkr_sqe *sqe, const struct io_client *client,
                    const char **ret_what);
 

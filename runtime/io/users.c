@@ -101,7 +101,8 @@ int user_enter(struct io_client *client)
     client->user->n_conns++;
     limits = user_limits(client);
     /* Some more than it may have: these are told why before they are closed. */
-    return limits->clients && client->user->n_conns > limits->clients + IO_CONNS_SPARE ? -EDQUOT : 0;
+    return limits->clients && client->user->n_conns > limits->clients + IO_CONNS_SPARE ? -EDQUOT
+                                                                                       : 0;
 }
 
 void user_leave(struct io_client *client)
@@ -148,9 +149,9 @@ int user_admit(struct io_client *client, uint32_t class_, uint64_t bytes,
                                            (uint64_t)limits->attach_rate + 1,
                                            "attaches of this user in a second"};
     else if (limits->clients && user->n_clients >= limits->clients)
-        *ret_refusal = (struct io_refusal){TKR_REFUSED_LIMIT, limits->clients,
-                                           (uint64_t)user->n_clients + 1,
-                                           "connections of this user"};
+        *ret_refusal =
+            (struct io_refusal){TKR_REFUSED_LIMIT, limits->clients, (uint64_t)user->n_clients + 1,
+                                "connections of this user"};
     else if (limits->class_max && class_rank(class_) > class_rank(limits->class_max))
         *ret_refusal = (struct io_refusal){TKR_REFUSED_LIMIT, limits->class_max, class_,
                                            "class: above what this user may use"};

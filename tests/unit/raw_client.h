@@ -36,7 +36,7 @@ struct raw_client {
     const uint8_t *bulk;
     uint8_t *arena;
     uint64_t user; /* of the last request */
-    struct raw_queue queue[TKR_NSQ_MAX]; /* as granted; sq, bell, sq_head, need_wakeup are those of 0 */
+    struct raw_queue queue[TKR_NSQ_MAX]; /* as granted; sq, bell and so on above are those of 0 */
 };
 
 int raw_connect(const char *path); /* descriptor or -errno */

@@ -59,7 +59,7 @@ static uint16_t answer(struct raw_client *c, const struct tkr_sqe *sqe)
     return cqe.status;
 }
 
-/* The words of a refusal name the field; a slot without a usable tag has no record to put them in. */
+/* The words of a refusal name the field; a slot without a usable tag has no record for them. */
 static void check_words(struct raw_client *c, const struct tkr_sqe *sqe, const char *field)
 {
     size_t n = strcspn(field, "_"); /* class_ is "class" in words */

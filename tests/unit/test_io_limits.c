@@ -110,8 +110,7 @@ START_TEST(the_first_rule_that_names_a_peer_counts)
 
     daemon_opt.rules[0] =
         (struct io_rule){.kind = IO_RULE_UID, .id = OTHER_UID, .limits.inflight = 7};
-    daemon_opt.rules[1] =
-        (struct io_rule){.kind = IO_RULE_GID, .id = GROUP, .limits.denied = 1};
+    daemon_opt.rules[1] = (struct io_rule){.kind = IO_RULE_GID, .id = GROUP, .limits.denied = 1};
     daemon_opt.n_rules = 2;
     open_to_all();
     ck_assert_int_eq(setgroups(1, &group), 0);
@@ -619,8 +618,8 @@ int main(void)
     }
     tcase_add_test(tc, who_only_connects_is_dropped_early_when_the_table_is_full_and_only_then);
     tcase_add_test(tc, a_user_has_no_more_memory_in_regions_than_its_limit);
-    tcase_add_test(tc,
-                   a_user_has_no_more_requests_in_flight_than_its_limit_over_all_of_its_connections);
+    tcase_add_test(
+        tc, a_user_has_no_more_requests_in_flight_than_its_limit_over_all_of_its_connections);
     tcase_add_test(tc, a_rate_lets_a_burst_through_and_then_one_for_each_period);
     tcase_add_test(tc, a_class_above_the_ceiling_of_a_user_is_refused_and_not_lowered);
     tcase_add_test(tc, a_client_that_sends_too_many_malformed_slots_is_told_so_and_detached);

@@ -63,7 +63,8 @@ START_TEST(a_queue_becomes_hot_and_parks_without_the_others)
     for (uint32_t q = 0; q < 8; q++)
         ck_assert_uint_eq(*c.queue[q].need_wakeup, 1);
     sqe = raw_noop(&c, 0);
-    tkr_ring_put(&c.queue[5].sq, &sqe); /* without a bell: a daemon that is awake finds it by its peeks */
+    tkr_ring_put(&c.queue[5].sq,
+                 &sqe); /* without a bell: a daemon that is awake finds it by its peeks */
     for (int i = 0; i < 9; i++)
         io_pass(io);
     io_counts(io, &counts);
@@ -325,7 +326,8 @@ START_TEST(a_client_that_ends_while_its_byte_is_due_takes_no_other_clients_socke
         io_busy(io, 1);
         io_pass(io);
         raw_close(&c);
-        client_open(&next); /* gets a number that was free: the first thing it reads must be WELCOME */
+        client_open(
+            &next); /* gets a number that was free: the first thing it reads must be WELCOME */
         raw_close(&next);
         io_busy(io, 0);
         PUMP_UNTIL(saw.detaches == 2 * (uint32_t)i + 2);
@@ -389,7 +391,8 @@ int main(void)
         return 0;
     tcase_add_checked_fixture(tc, daemon_setup, daemon_teardown);
     tcase_set_timeout(tc, 120);
-    tcase_add_test(tc, every_queue_of_a_connection_is_served_and_answers_come_in_the_one_completion_queue);
+    tcase_add_test(
+        tc, every_queue_of_a_connection_is_served_and_answers_come_in_the_one_completion_queue);
     tcase_add_test(tc, a_queue_becomes_hot_and_parks_without_the_others);
     tcase_add_test(tc, one_pass_takes_eight_slots_of_each_queue_and_no_more);
     tcase_add_test(tc, tags_belong_to_the_connection_and_not_to_a_queue);
