@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/access.h"
 #include "shm/abi.h"
 
 #define CONFIG_STRING_MAX     4096
@@ -27,6 +28,11 @@
     X(socket_mode, TEXT, 0, 0, 0)                                                                  \
     X(io, TEXT, 0, 0, 0)                                                                           \
     X(doorbell, TEXT, 0, 0, 0)                                                                     \
+    X(allow, TEXT, 0, 0, 0)                                                                        \
+    X(user_clients_max, NUMBER, 0, 0, 4096)                                                        \
+    X(user_requests_max, NUMBER, 0, 0, 1u << 20)                                                   \
+    X(user_memory_mib_max, NUMBER, 0, 0, 1u << 20)                                                 \
+    X(user_attaches_per_s, NUMBER, 0, 0, 1u << 20)                                                 \
     X(threads, NUMBER, 0, 0, 256)                                                                  \
     X(ctx, NUMBER, 0, 0, 1u << 20)                                                                 \
     X(running_max, NUMBER, 64, 1, 1024)                                                            \
@@ -94,6 +100,7 @@ void config_fini(struct config *config)
     free(config->socket_mode);
     free(config->io);
     free(config->doorbell);
+    free(config->allow);
     memset(config, 0, sizeof *config);
 }
 
@@ -275,11 +282,9 @@ static int value_set(struct config *config, const struct setting *s, const char 
 
     switch (s->kind) {
     case TEXT:
-        if (!text[0])
-            return diag_at(diag, path, s->name, "is empty");
-        return text_set(field, text);
+        return text[0] ? text_set(field, text) : 0; /* an empty one is not set */
     case NUMBER:
-        config->given |= 1u << (s - settings);
+        config->given |= 1ull << (s - settings);
         return number_set(s, text, field, path, diag);
     default:
         if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
@@ -298,7 +303,7 @@ int config_set(struct config *config, const char *name, const char *value, struc
     return -EINVAL;
 }
 
-_Static_assert(N_SETTINGS <= 32, "config.given has a bit for each");
+_Static_assert(N_SETTINGS <= 64, "config.given has a bit for each");
 
 int config_read(struct config *config, const char *path, struct diag *diag)
 {
@@ -348,13 +353,14 @@ static int mode_finish(struct config *config, const char *path, struct diag *dia
 
 int config_finish(struct config *config, const char *path, struct diag *diag)
 {
+    struct diag what = {{0}};
     int err;
 
     for (size_t i = 0; i < N_SETTINGS; i++) {
         uint32_t *value = (uint32_t *)(void *)((char *)config + settings[i].offset);
 
         /* What the command line set is not zero. */
-        if (settings[i].kind == NUMBER && *value == 0 && !(config->given & 1u << i))
+        if (settings[i].kind == NUMBER && *value == 0 && !(config->given & 1ull << i))
             *value = settings[i].preset;
     }
     err = mode_finish(config, path, diag);
@@ -366,6 +372,17 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
         return diag_at(diag, path, "io", "expected auto, uring or epoll");
     if (io_doorbell_parse(config->doorbell ? config->doorbell : "auto", &config->doorbell_kind) < 0)
         return diag_at(diag, path, "doorbell", "expected auto, futex or socket");
+    config->user_limits = (struct io_limits){
+        .clients = config->user_clients_max,
+        .inflight = config->user_requests_max,
+        .bytes = (uint64_t)config->user_memory_mib_max << 20,
+        .attach_rate = config->user_attaches_per_s,
+    };
+    config->n_rules = 0;
+    err = access_parse(config->allow ? config->allow : "", &config->user_limits, config->rules,
+                       &config->n_rules, &what);
+    if (err < 0)
+        return diag_at(diag, path, "allow", what.text);
     if (config->ctx > config->kv_positions)
         return diag_at(diag, path, "ctx",
                        "larger than kv_positions: one request would not fit the pool");

@@ -20,6 +20,7 @@ struct config {
     char *socket_mode; /* octal, "0600" */
     char *io;          /* auto, uring, epoll */
     char *doorbell;    /* auto, futex, socket */
+    char *allow;       /* who may attach (runtime/access.h); NULL: whoever may open the socket */
     uint32_t threads;  /* engine threads, the leader included; 0: all allowed CPUs */
     uint32_t ctx;      /* positions of one request; 0: what the model says, at most kv_positions */
     uint32_t running_max;      /* requests in the batch */
@@ -34,17 +35,25 @@ struct config {
     uint32_t bulk_mib_max;  /* bulk results of one client */
     int require_mlock;      /* refuse clients whose memory cannot be locked */
     uint32_t idle_park_us;  /* a silent queue is polled for so long */
-    uint32_t client_requests_max; /* of one client, until its answer is read; 0: inflight_max alone */
-    uint32_t client_kv_positions_max; /* of one client's requests together; 0: the pool */
+    uint32_t
+        client_requests_max; /* of one client, until its answer is read; 0: inflight_max alone */
+    uint32_t client_kv_positions_max;  /* of one client's requests together; 0: the pool */
     uint32_t client_prompt_tokens_max; /* of one client's requests together; 0: no limit */
-    uint32_t lag_tokens_max;  /* a request with more unread tokens leaves the batch */
-    uint32_t lag_timeout_ms;  /* ... and ends SLOW after so long */
-    uint32_t drain_s;       /* running requests may finish for so long after SIGTERM */
+    uint32_t lag_tokens_max;           /* a request with more unread tokens leaves the batch */
+    uint32_t lag_timeout_ms;           /* ... and ends SLOW after so long */
+    uint32_t user_clients_max;         /* of one uid, all its connections together; 0: no limit */
+    uint32_t user_requests_max;
+    uint32_t user_memory_mib_max;
+    uint32_t user_attaches_per_s;
+    uint32_t drain_s; /* running requests may finish for so long after SIGTERM */
 
-    uint32_t given;               /* bit i: number i of the list in config.c was set */
+    uint64_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */
     uint32_t socket_mode_bits;    /* parsed from socket_mode */
     enum io_kind io_kind;
+    struct io_limits user_limits; /* from the user_ settings */
+    struct io_rule rules[IO_RULES_MAX];
+    uint32_t n_rules;
     enum io_doorbell doorbell_kind;
 };
 

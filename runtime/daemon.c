@@ -17,6 +17,7 @@
 #include "runtime/base/team.h"
 #include "runtime/client_stats.h"
 #include "runtime/exec/cpu.h"
+#include "runtime/exec/echo.h"
 #include "runtime/intake.h"
 #include "runtime/io/io.h"
 #include "runtime/job.h"
@@ -42,6 +43,8 @@ struct daemon {
     struct team *team;
     const struct cpu_kernels *kernels;
     struct model *model;
+    int is_echo;              /* no model: the echo backend */
+    struct echo_opt echo;
     struct backend *backend;
     struct sampler *sampler;
     struct template *template;
@@ -532,10 +535,40 @@ static int jobs_new(struct daemon *d)
     return 0;
 }
 
+/* No file and nothing to compute: the loop's own thread does it all. */
+static int echo_start(struct daemon *d, struct diag *diag)
+{
+    uint32_t ctx = d->config.ctx;
+    int err;
+
+    if (ctx > ECHO_N_CTX) {
+        diag_set(diag, "echo: a context of %u is asked for, at most %u", ctx, ECHO_N_CTX);
+        return -EINVAL;
+    }
+    if (ctx == 0)
+        ctx = d->config.kv_positions < ECHO_N_CTX ? d->config.kv_positions : ECHO_N_CTX;
+    err = team_new(&d->team, 1);
+    if (err == 0)
+        err = model_open_echo(&d->model, ctx);
+    if (err < 0)
+        diag_set(diag, "echo: cannot start: %s", strerror(-err));
+    return err;
+}
+
+static int file_start(struct daemon *d, struct diag *diag)
+{
+    int err = team_new(&d->team, d->config.threads);
+
+    if (err < 0) {
+        diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
+        return err;
+    }
+    return model_open(&d->model, d->config.model, d->config.ctx, d->kernels, d->team, diag);
+}
+
 static int model_start(struct daemon *d, struct diag *diag)
 {
     const char *missing = NULL;
-    uint32_t ctx = d->config.ctx;
     int err;
 
     if (!d->config.model) {
@@ -548,12 +581,10 @@ static int model_start(struct daemon *d, struct diag *diag)
                  missing ? missing : "a feature");
         return -ENOTSUP;
     }
-    err = team_new(&d->team, d->config.threads);
-    if (err < 0) {
-        diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
-        return err;
-    }
-    err = model_open(&d->model, d->config.model, ctx, d->kernels, d->team, diag);
+    d->is_echo = echo_parse(&d->echo, d->config.model, diag);
+    if (d->is_echo < 0)
+        return d->is_echo;
+    err = d->is_echo ? echo_start(d, diag) : file_start(d, diag);
     if (err < 0)
         return err;
     if (d->model->n_ctx > d->config.kv_positions) {
@@ -592,8 +623,12 @@ static int engine_start(struct daemon *d, struct diag *diag)
                    .pages = pages_for(d->config.client_kv_positions_max),
                    .prompt_tokens = d->config.client_prompt_tokens_max},
     };
-    int err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
+    int err;
 
+    if (d->is_echo)
+        err = echo_backend_new(&d->backend, &d->echo, n_pages, opt.rows_max, opt.logits_max, d->team);
+    else
+        err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
     if (err < 0)
         return err;
     err = sampler_new(&d->sampler, d->model->hp.n_vocab, d->kernels);
@@ -702,6 +737,8 @@ static int transport_start(struct daemon *d, struct diag *diag)
         .bulk_max = (uint64_t)d->config.bulk_mib_max << 20,
         .idle_park_ns = (uint64_t)d->config.idle_park_us * 1000,
         .require_mlock = d->config.require_mlock,
+        .limits = d->config.user_limits,
+        .n_rules = d->config.n_rules,
         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE |
                       1u << TKR_OP_TOKENIZE | 1u << TKR_OP_LOGPROBS},
         .prompt_tokens_max = d->model->n_ctx,
@@ -713,6 +750,8 @@ static int transport_start(struct daemon *d, struct diag *diag)
 
     _Static_assert(TEAM_CPU_WORDS == TKR_T_ENGINE_CPU_WORDS, "bitmaps of CPUs");
     team_pinned_cpus(d->team, opt.engine_cpus);
+    memcpy(opt.rules, d->config.rules, sizeof opt.rules);
+    opt.limits.denied = d->config.n_rules > 0; /* a list of who may is complete */
     return io_new(&d->io, &opt, &ops, diag);
 }
 
@@ -725,6 +764,7 @@ static enum tkr_stats_io stats_io(const struct daemon *d)
     return strstr(mode, "socket") ? TKR_STATS_IO_URING_SOCKET : TKR_STATS_IO_URING_FUTEX;
 }
 
+/* Before the model is loaded, so that ringstat sees a daemon that starts. */
 static int stats_start(struct daemon *d, struct diag *diag)
 {
     char path[sizeof d->socket_path + sizeof TKR_STATS_SUFFIX];
@@ -732,18 +772,26 @@ static int stats_start(struct daemon *d, struct diag *diag)
 
     snprintf(path, sizeof path, "%s%s", d->socket_path, TKR_STATS_SUFFIX);
     err = tkr_stats_create(&d->stats, path, TKR_VERSION);
-    if (err < 0) {
+    if (err < 0)
         diag_set(diag, "%s: cannot make the stats file: %s", path, strerror(-err));
+    return err;
+}
+
+static int stats_ready(struct daemon *d, struct diag *diag)
+{
+    int err = client_stats_new(&d->client_stats, d->io, &d->stats);
+
+    if (err < 0) {
+        diag_set(diag, "cannot add the table of clients to the stats file: %s", strerror(-err));
         return err;
     }
     tkr_stats_put(&d->stats.page->threads, team_size(d->team));
     tkr_stats_put(&d->stats.page->kv_pages_total, pages_for(d->config.kv_positions));
     tkr_stats_put(&d->stats.page->io, stats_io(d));
     tkr_stats_set_model(&d->stats, d->model->name, d->model->hash, d->kernels->name);
-    err = client_stats_new(&d->client_stats, d->io, &d->stats);
-    if (err < 0)
-        diag_set(diag, "%s: cannot add the table of clients: %s", path, strerror(-err));
-    return err;
+    stats_store(d, clock_ns());
+    tkr_stats_set_state(&d->stats, TKR_STATS_READY);
+    return 0;
 }
 
 /* --socket or the file, else TOKENRING_SOCKET, else the default places. */
@@ -777,6 +825,9 @@ static int start(struct daemon *d, struct diag *diag)
 
     if (err < 0)
         return err;
+    err = stats_start(d, diag);
+    if (err < 0)
+        return err;
     err = model_start(d, diag);
     if (err < 0)
         return err;
@@ -793,13 +844,8 @@ static int start(struct daemon *d, struct diag *diag)
     err = io_listen(d->io, diag);
     if (err < 0)
         return err;
-    err = stats_start(d, diag);
-    if (err < 0)
-        return err;
     team_set_hook(d->team, on_barrier, d);
-    stats_store(d, clock_ns());
-    tkr_stats_set_state(&d->stats, TKR_STATS_READY);
-    return 0;
+    return stats_ready(d, diag);
 }
 
 int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag)
@@ -851,7 +897,10 @@ void daemon_free(struct daemon *d)
     jobs_free(d);
     sched_free(d->sched);
     sampler_free(d->sampler);
-    cpu_backend_free(d->backend);
+    if (d->is_echo)
+        echo_backend_free(d->backend);
+    else
+        cpu_backend_free(d->backend);
     client_stats_free(d->client_stats);
     template_free(d->template);
     model_free(d->model);

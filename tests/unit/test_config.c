@@ -195,6 +195,24 @@ START_TEST(a_key_that_stands_twice_is_refused)
 }
 END_TEST
 
+START_TEST(an_access_list_becomes_rules_with_the_limits_of_a_user)
+{
+    ck_assert_int_eq(
+        read_text("user_requests_max: 9\nuser_memory_mib_max: 3\nallow: \"uid:12 gid:34\"\n"), 0);
+    ck_assert_uint_eq(config.n_rules, 2);
+    ck_assert_uint_eq(config.rules[1].id, 34);
+    ck_assert_uint_eq(config.rules[1].limits.inflight, 9);
+    ck_assert_uint_eq(config.rules[1].limits.bytes, 3u << 20);
+}
+END_TEST
+
+START_TEST(a_wrong_access_list_is_refused_with_line_and_entry)
+{
+    ck_assert_int_eq(read_text("threads: 1\nallow: \"uid:12 bob\"\n"), -EINVAL);
+    diag_says("line 2, column 1: allow: 'bob': expected user:NAME");
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     ck_assert_int_eq(config_read(&config, "/nonexistent/x.yaml", &diag), -ENOENT);
@@ -234,6 +252,8 @@ int main(void)
     tcase_add_test(tc, a_switch_is_true_or_false);
     tcase_add_test(tc, a_second_document_is_refused);
     tcase_add_test(tc, a_key_that_stands_twice_is_refused);
+    tcase_add_test(tc, an_access_list_becomes_rules_with_the_limits_of_a_user);
+    tcase_add_test(tc, a_wrong_access_list_is_refused_with_line_and_entry);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, a_folder_is_not_a_configuration);
     suite_add_tcase(suite, tc);
