@@ -10,7 +10,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/io/state.h"
 
-#define BYTES_PER_EVENT 8u         /* rings taken from a socket at one go; one is usual */
+#define RINGS_PER_EVENT 8u         /* rings taken from a socket at one go; one is usual */
 #define REARM_NS        1000000ull /* a doorbell that fired, of a client that does not park */
 
 static uint64_t event_data(enum io_event event, uint32_t slot)
@@ -82,6 +82,7 @@ static int uring_choose(struct io *io, struct diag *diag)
 
 int loop_init(struct io *io, struct diag *diag)
 {
+    struct diag why;
     int err;
 
     io->doorbell = TKR_DOORBELL_SOCKET;
@@ -90,14 +91,13 @@ int loop_init(struct io *io, struct diag *diag)
         return -EINVAL;
     }
     if (io->opt.io != IO_KIND_EPOLL) {
-        err = uring_choose(io, diag);
+        err = uring_choose(io, &why);
+        if (err < 0)
+            diag_set(diag, "%s", why.text);
         /* A futex as doorbell was asked for, and only io_uring can wait for it. */
         if (io->loop || io->opt.io == IO_KIND_URING || io->opt.doorbell == IO_DOORBELL_FUTEX)
             return err;
-        diag_set(&io->note,
-                 "io_uring is not available (%s): epoll is used, and clients ring on "
-                 "their sockets",
-                 strerror(-err));
+        diag_set(&io->note, "%s: epoll is used, and clients ring on their sockets", why.text);
     }
     err = loop_epoll.init(io, diag);
     if (err == 0)
@@ -193,26 +193,26 @@ int loop_idle(const struct io_client *client)
 /* ---- events --------------------------------------------------------------------------------- */
 
 /* Takes a bounded number of rings off the socket: what is left makes the next wait fire. -EAGAIN:
- * nothing there; -EPIPE: a hang-up, or what no doorbell carries. */
+ * nothing there; -EPIPE: a hang-up, or something that is no ring, which is one byte. */
 static int rings_take(int socket)
 {
-    uint8_t bytes[BYTES_PER_EVENT];
-    struct iovec iov[BYTES_PER_EVENT];
-    struct mmsghdr messages[BYTES_PER_EVENT];
+    uint8_t bytes[RINGS_PER_EVENT];
+    struct iovec iov[RINGS_PER_EVENT];
+    struct mmsghdr messages[RINGS_PER_EVENT];
     int n;
 
     memset(messages, 0, sizeof messages);
-    for (unsigned i = 0; i < BYTES_PER_EVENT; i++) {
+    for (unsigned i = 0; i < RINGS_PER_EVENT; i++) {
         iov[i] = (struct iovec){.iov_base = &bytes[i], .iov_len = 1};
         messages[i].msg_hdr.msg_iov = &iov[i];
         messages[i].msg_hdr.msg_iovlen = 1;
     }
-    /* Without room for them the kernel closes descriptors that came along. */
-    n = recvmmsg(socket, messages, BYTES_PER_EVENT, MSG_DONTWAIT, NULL);
+    n = recvmmsg(socket, messages, RINGS_PER_EVENT, MSG_DONTWAIT, NULL);
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
+    /* Without room for them the kernel closes descriptors that came along, and says CTRUNC. */
     for (int i = 0; i < n; i++)
-        if (!messages[i].msg_len || (messages[i].msg_hdr.msg_flags & MSG_CTRUNC))
+        if (messages[i].msg_len != 1 || (messages[i].msg_hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
             return -EPIPE;
     return 0;
 }

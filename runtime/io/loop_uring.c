@@ -39,8 +39,8 @@ static int uring_init(struct io *io, struct diag *diag)
     } else if (err < 0) {
         uname(&host);
         diag_set(diag,
-                 "io_uring is not available: %s (Linux %s; 6.1 or newer is needed, and neither "
-                 "kernel.io_uring_disabled nor a seccomp filter may forbid it)",
+                 "io_uring is not available: %s (Linux %s; it takes 6.1 or newer, and neither "
+                 "kernel.io_uring_disabled nor a seccomp filter that forbids it)",
                  strerror(-err), host.release);
     }
     return err;
