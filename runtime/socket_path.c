@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "runtime/io/io.h"
 
 static int folder_ready(const char *path, struct diag *diag)
 {
@@ -63,7 +64,10 @@ int socket_path_in_use(const char *path)
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return 0;
-    used = connect(fd, (const struct sockaddr *)&addr, sizeof addr) == 0 || errno == EAGAIN;
+    if (!connect(fd, (const struct sockaddr *)&addr, sizeof addr))
+        used = !io_listener_dead(fd);
+    else
+        used = errno == EAGAIN;
     close(fd);
     return used;
 }

@@ -613,9 +613,7 @@ static int folder_lock(const char *path)
     return fd;
 }
 
-/* io_uring lets go of a dead process's listening socket only some time later, until when connects
- * succeed. */
-static int listener_dead(int socket)
+int io_listener_dead(int socket)
 {
     struct ucred cred;
     socklen_t bytes = sizeof cred;
@@ -648,7 +646,7 @@ static int stale_remove(const struct sockaddr_un *addr)
         return -errno;
     /* EAGAIN: its backlog is full, so it lives. */
     if (!connect(fd, (const struct sockaddr *)addr, sizeof *addr))
-        err = listener_dead(fd) ? 0 : -EADDRINUSE;
+        err = io_listener_dead(fd) ? 0 : -EADDRINUSE;
     else if (errno == EAGAIN)
         err = -EADDRINUSE;
     else if (errno != ECONNREFUSED)
