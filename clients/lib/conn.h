@@ -149,6 +149,7 @@ struct tkr_conn {
     uint8_t broken;       /* nor that: it would mean nothing */
     uint16_t gone_status; /* how requests end that were alive then */
     const char *gone_why;
+    char dismissal[sizeof((struct tkr_refused *)0)->message];
     uint64_t looked_ns; /* when the socket was last looked at */
     struct reconnect reconnect;
 };

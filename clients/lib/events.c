@@ -248,18 +248,38 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
     return count || !n ? (int)count : -ESHUTDOWN;
 }
 
+/* A daemon that lives and wants us no more says so before it hangs up: there is no coming back. */
+static void dismissed(tkr_conn *conn, const struct tkr_refused *refused)
+{
+    memcpy(conn->dismissal, refused->message, sizeof conn->dismissal);
+    conn->dismissal[sizeof conn->dismissal - 1] = '\0';
+    TKR_STORE_RELAXED(&conn->reconnect.gave_up, 1);
+    conn_lost(conn, conn->dismissal);
+}
+
+/* Takes what the daemon sent: the byte of tkr_arm(), perhaps a last word. Sees its hang-up. */
+static void socket_drain(tkr_conn *conn)
+{
+    struct tkr_refused message;
+    ssize_t got = 1;
+
+    for (unsigned i = 0; i < BYTES_PER_DRAIN && got > 0; i++) {
+        got = recv(conn->fd, &message, sizeof message, MSG_DONTWAIT);
+        if (got == (ssize_t)sizeof message && message.head.magic == TKR_MAGIC_CTL &&
+            message.head.type == TKR_CTL_REFUSED)
+            dismissed(conn, &message);
+    }
+    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
+        conn_lost(conn, "the daemon is gone: its socket hung up");
+}
+
 /* Takes back the wish of tkr_arm(), and the byte that it may have brought. */
 static void disarm(tkr_conn *conn)
 {
-    char byte;
-    ssize_t got = 1;
-
     conn->armed = 0;
     TKR_STORE_RELAXED(conn->wait, 0);
-    for (unsigned i = 0; i < BYTES_PER_DRAIN && got > 0; i++)
-        got = recv(conn->fd, &byte, 1, MSG_DONTWAIT);
-    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
-        conn_lost(conn, "the daemon is gone: its socket hung up");
+    if (!conn->gone)
+        socket_drain(conn);
 }
 
 int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n)
@@ -383,7 +403,7 @@ static void await(tkr_conn *conn, uint64_t *now, uint64_t end, uint64_t spin_unt
     if (!conn->gone && *now - conn->looked_ns >= (uint64_t)SLEEP_NS_MAX) {
         conn->looked_ns = *now;
         if (conn_hung_up(conn))
-            conn_lost(conn, "the daemon is gone: its socket hung up");
+            socket_drain(conn);
     }
 }
 

@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include "clients/lib/conn.h"
 #include "shm/doorbell.h"
@@ -334,11 +333,8 @@ void queue_ring(tkr_conn *conn, struct queue *queue)
     /* Store-load; partner: the daemon's fence between need_wakeup = 1 and its last look at the
      * queue. */
     tkr_fence();
-    if (TKR_LOAD_RELAXED(queue->need_wakeup)) {
-        const char byte = 0;
-
-        send(conn->fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
+    if (TKR_LOAD_RELAXED(queue->need_wakeup))
+        tkr_doorbell_send(conn->fd);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/unit/fake_daemon.h"
@@ -320,6 +321,29 @@ START_TEST(a_daemon_that_says_gone_is_seen_without_a_system_call)
 }
 END_TEST
 
+START_TEST(a_daemon_that_ends_the_connection_is_quoted)
+{
+    struct tkr_refused refused = {.head = {.magic = TKR_MAGIC_CTL, .type = TKR_CTL_REFUSED},
+                                  .reason = TKR_REFUSED_LIMIT,
+                                  .message = "too much of it"};
+    tkr_opt opt = {.size = sizeof opt, .reconnect = 1, .spin_ns = -1};
+
+    for (int i = 0; i < 2; i++) { /* also one that would come back to a dead daemon */
+        ck_assert_int_eq(send(fake.sock, &refused, sizeof refused, 0), sizeof refused);
+        close(fake.sock);
+        fake.sock = -1;
+        ck_assert_int_eq(tkr_wait(conn, &event, 1, TKR_S(10)), 1);
+        ck_assert_uint_eq(event.status, TKR_E_GONE);
+        ck_assert_str_eq(event.message, "too much of it");
+        ck_assert_int_eq(tkr_wait(conn, &event, 1, TKR_S(10)), -ESHUTDOWN);
+        teardown();
+        memset(&fake, 0, sizeof fake);
+        ck_assert_int_eq(fake_open(&fake, &conn, &opt), 0);
+        ck_assert_int_eq(tkr_submit(conn, &req, 1), 1);
+    }
+}
+END_TEST
+
 START_TEST(an_own_cancel_slot_gives_no_gone_event)
 {
     ck_assert_int_eq(tkr_cancel_ordered(conn, req.id), 0);
@@ -594,6 +618,7 @@ int main(void)
     tc = tcase_new(suite, "gone");
     tcase_add_test(tc, a_hang_up_ends_every_live_request_as_gone);
     tcase_add_test(tc, a_daemon_that_says_gone_is_seen_without_a_system_call);
+    tcase_add_test(tc, a_daemon_that_ends_the_connection_is_quoted);
     tcase_add_test(tc, an_own_cancel_slot_gives_no_gone_event);
     tcase_add_test(tc, gone_events_come_in_portions);
     tcase_add_test(tc, sigkill_of_the_daemon_is_reported_within_a_second);
