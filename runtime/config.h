@@ -33,6 +33,7 @@ struct config {
     uint32_t inflight_max;  /* requests of one client */
     uint32_t arena_mib_max; /* request arena of one client */
     uint32_t bulk_mib_max;  /* bulk results of one client */
+    int takeover;           /* replace a daemon that serves the socket; the command line's alone */
     int require_mlock;      /* refuse clients whose memory cannot be locked */
     uint32_t idle_park_us;  /* a silent queue is polled for so long */
     uint32_t

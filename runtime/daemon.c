@@ -43,7 +43,7 @@ struct daemon {
     struct team *team;
     const struct cpu_kernels *kernels;
     struct model *model;
-    int is_echo;              /* no model: the echo backend */
+    int is_echo; /* no model: the echo backend */
     struct echo_opt echo;
     struct backend *backend;
     struct sampler *sampler;
@@ -626,7 +626,8 @@ static int engine_start(struct daemon *d, struct diag *diag)
     int err;
 
     if (d->is_echo)
-        err = echo_backend_new(&d->backend, &d->echo, n_pages, opt.rows_max, opt.logits_max, d->team);
+        err =
+            echo_backend_new(&d->backend, &d->echo, n_pages, opt.rows_max, opt.logits_max, d->team);
     else
         err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
     if (err < 0)
@@ -737,6 +738,7 @@ static int transport_start(struct daemon *d, struct diag *diag)
         .bulk_max = (uint64_t)d->config.bulk_mib_max << 20,
         .idle_park_ns = (uint64_t)d->config.idle_park_us * 1000,
         .require_mlock = d->config.require_mlock,
+        .takeover = d->config.takeover,
         .limits = d->config.user_limits,
         .n_rules = d->config.n_rules,
         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE |
@@ -811,9 +813,11 @@ static int path_start(struct daemon *d, struct diag *diag)
         strcpy(d->socket_path, path);
     }
     /* Before the model is loaded, which takes a while; io_listen() looks again. */
-    if (socket_path_in_use(d->socket_path)) {
-        diag_set(diag, "%s: another tokenringd serves this socket; stop it or use --socket",
-                 d->socket_path);
+    if (!d->config.takeover && socket_path_in_use(d->socket_path)) {
+        diag_set(
+            diag,
+            "%s: another tokenringd serves this socket; stop it, or use --takeover or --socket",
+            d->socket_path);
         return -EADDRINUSE;
     }
     return 0;
@@ -825,7 +829,8 @@ static int start(struct daemon *d, struct diag *diag)
 
     if (err < 0)
         return err;
-    err = stats_start(d, diag);
+    if (!d->config.takeover)
+        err = stats_start(d, diag);
     if (err < 0)
         return err;
     err = model_start(d, diag);
@@ -842,6 +847,10 @@ static int start(struct daemon *d, struct diag *diag)
     if (err < 0)
         return err;
     err = io_listen(d->io, diag);
+    if (err < 0)
+        return err;
+    if (d->config.takeover) /* the file is the old one's while it serves */
+        err = stats_start(d, diag);
     if (err < 0)
         return err;
     team_set_hook(d->team, on_barrier, d);

@@ -21,7 +21,8 @@ enum {
     KEY_IO,
     KEY_DOORBELL,
     KEY_CONFIG,
-    KEY_CHECK
+    KEY_CHECK,
+    KEY_TAKEOVER
 };
 
 static const struct argp_option options[] = {
@@ -33,6 +34,8 @@ static const struct argp_option options[] = {
     {"ctx", KEY_CTX, "N", 0, "positions of one request (default: the model's)", 0},
     {"io", KEY_IO, "KIND", 0, "event loop: auto, uring or epoll", 0},
     {"doorbell", KEY_DOORBELL, "KIND", 0, "how clients wake it: auto, futex or socket", 0},
+    {"takeover", KEY_TAKEOVER, NULL, 0,
+     "take the place of the daemon that serves the socket, which then drains", 0},
     {"check-config", KEY_CHECK, NULL, 0, "read the settings, say what is wrong, and end", 0},
     {0},
 };
@@ -50,6 +53,7 @@ struct arguments {
     const char *config;
     const char *values[N_KEYS];
     int check;
+    int takeover;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -62,6 +66,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CHECK:
         args->check = 1;
+        return 0;
+    case KEY_TAKEOVER:
+        args->takeover = 1;
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected argument '%s'", arg);
@@ -82,6 +89,7 @@ static int settings(struct config *config, const struct arguments *args, struct 
     for (size_t i = 0; i < N_KEYS && err == 0; i++)
         if (args->values[i])
             err = config_set(config, setting_names[i], args->values[i], diag);
+    config->takeover = args->takeover;
     return err < 0 ? err : config_finish(config, args->config, diag);
 }
 

@@ -11,6 +11,7 @@
 #include <libgen.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -630,10 +631,12 @@ int io_listener_dead(int socket)
     return dead;
 }
 
-/* -EADDRINUSE: somebody answers at this address. 0: nobody does, and a socket file that a dead
- * daemon left is gone. */
-static int stale_remove(const struct sockaddr_un *addr)
+/* -EADDRINUSE: somebody answers at this address, *ret_pid. 0: nobody does, and a socket file that a
+ * dead daemon left is gone. */
+static int stale_remove(const struct sockaddr_un *addr, pid_t *ret_pid)
 {
+    struct ucred cred;
+    socklen_t bytes = sizeof cred;
     struct stat st;
     int err = 0, fd;
 
@@ -651,18 +654,63 @@ static int stale_remove(const struct sockaddr_un *addr)
         err = -EADDRINUSE;
     else if (errno != ECONNREFUSED)
         err = -errno;
+    if (err == -EADDRINUSE && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes))
+        *ret_pid = cred.pid;
     close(fd);
     if (!err && unlink(addr->sun_path))
         err = -errno;
     return err;
 }
 
+/* A listening socket at addr; its descriptor. */
+static int listen_at(const struct sockaddr_un *addr, mode_t mode)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), err;
+
+    /* Before bind(), so that the file is never open to more users than it will be; after it against
+     * the umask. */
+    if (fd >= 0 && !fchmod(fd, mode) && !bind(fd, (const struct sockaddr *)addr, sizeof *addr) &&
+        !chmod(addr->sun_path, mode) && !listen(fd, BACKLOG))
+        return fd;
+    err = -errno;
+    if (fd >= 0)
+        close(fd);
+    return err;
+}
+
+/* As listen_at(), over the socket file of a living daemon: clients find one or the other, never none.
+ * The old one may be told to stop only by its own user or root: asked before anything is done. */
+static int listen_over(const struct sockaddr_un *addr, mode_t mode, pid_t pid)
+{
+    struct sockaddr_un beside = {.sun_family = AF_UNIX};
+    int fd, err;
+
+    if (pid <= 0 || kill(pid, 0))
+        return pid <= 0 ? -EADDRINUSE : -errno;
+    if ((size_t)snprintf(beside.sun_path, sizeof beside.sun_path, "%s.new", addr->sun_path) >=
+        sizeof beside.sun_path)
+        return -ENAMETOOLONG;
+    unlink(beside.sun_path);
+    fd = listen_at(&beside, mode);
+    if (fd < 0)
+        return fd;
+    if (rename(beside.sun_path, addr->sun_path)) {
+        err = -errno;
+        unlink(beside.sun_path);
+        close(fd);
+        return err;
+    }
+    kill(pid, SIGTERM);
+    return fd;
+}
+
 int io_listen(struct io *io, struct diag *diag)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     const char *path = io->opt.socket_path;
+    pid_t pid = 0;
     struct stat st;
-    int fd = -1, lock = -1, err;
+    int lock, fd;
 
     if (strlen(path) >= sizeof addr.sun_path) {
         diag_set(diag, "%s: the path of a socket has at most %zu bytes", path,
@@ -671,36 +719,29 @@ int io_listen(struct io *io, struct diag *diag)
     }
     strcpy(addr.sun_path, path);
     lock = folder_lock(path);
-    err = stale_remove(&addr);
-    if (err < 0)
-        goto fail;
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* Before bind(), so that the file is never open to more users than it will be; after it against
-     * the umask. */
-    if (fd < 0 || fchmod(fd, io->opt.socket_mode) ||
-        bind(fd, (const struct sockaddr *)&addr, sizeof addr) || chmod(path, io->opt.socket_mode) ||
-        listen(fd, BACKLOG) || stat(path, &st)) {
-        err = -errno;
-        goto fail;
+    fd = stale_remove(&addr, &pid);
+    if (fd == 0)
+        fd = listen_at(&addr, io->opt.socket_mode);
+    else if (fd == -EADDRINUSE && io->opt.takeover)
+        fd = listen_over(&addr, io->opt.socket_mode, pid);
+    if (fd >= 0 && stat(path, &st)) {
+        close(fd);
+        fd = -errno;
     }
-    io->listen_id = (struct tkr_region_id){.dev = st.st_dev, .ino = st.st_ino};
     if (lock >= 0)
         close(lock);
+    if (fd < 0) {
+        diag_set(diag, "%s: %s", path,
+                 fd == -EADDRINUSE ? "another daemon answers there"
+                 : fd == -EEXIST   ? "exists and is not a socket"
+                                   : strerror(-fd));
+        return fd;
+    }
+    io->listen_id = (struct tkr_region_id){.dev = st.st_dev, .ino = st.st_ino};
     io->listen_fd = fd;
     accept_arm(io);
     loop_submit(io);
     return 0;
-
-fail:
-    diag_set(diag, "%s: %s", path,
-             err == -EADDRINUSE ? "another daemon answers there"
-             : err == -EEXIST   ? "exists and is not a socket"
-                                : strerror(-err));
-    if (fd >= 0)
-        close(fd);
-    if (lock >= 0)
-        close(lock);
-    return err;
 }
 
 void control_close(struct io *io)

@@ -63,6 +63,7 @@ struct io_opt {
     uint64_t bulk_max;     /* per client; 16 MiB */
     uint64_t idle_park_ns; /* a queue without traffic for so long is parked; 50 us */
     int require_mlock;
+    int takeover;                  /* replace a daemon that serves the socket */
     struct io_limits limits; /* of whom no rule names */
     struct io_rule rules[IO_RULES_MAX];
     uint32_t n_rules;
@@ -92,7 +93,8 @@ struct io_ops {
 int io_new(struct io **ret_io, const struct io_opt *opt, const struct io_ops *ops,
            struct diag *diag);
 /* Binds and listens. -EADDRINUSE: another daemon answers there (a dead one's socket file is
- * replaced). */
+ * replaced). With io_opt.takeover its place is taken: new clients come here from then on, and it gets
+ * SIGTERM, so that it finishes what runs; -EPERM: it belongs to somebody else. */
 int io_listen(struct io *io, struct diag *diag);
 /* 1: what answered the connect of this socket is only the rest of a dead daemon: io_uring lets go of
  * its listening socket some time later. */

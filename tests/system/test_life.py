@@ -188,6 +188,23 @@ def a_second_daemon_on_a_living_socket_is_refused_and_the_first_serves_on():
 
 
 @test
+def a_new_daemon_takes_over_while_the_old_one_finishes_its_streams():
+    with Daemon() as old:
+        running = Streaming(old, 150)
+        with Daemon("--takeover", socket=old.socket) as new:
+            answer = ask(new, "--raw", prompt="one two", n_max=4)
+            assert answer["completion_tokens"] == 4, answer
+            assert old.wait_end() == 0, old.log()
+            assert running.process.wait(WAIT_S_MAX) == 0, running.messages()
+            with Daemon() as alone:
+                again = Streaming(alone, 150)
+                assert again.process.wait(WAIT_S_MAX) == 0
+                assert running.text() == again.text()
+            assert ringstat(new.socket)[0] == 0
+            assert os.path.exists(new.socket), "the old daemon took the new one's socket file along"
+
+
+@test
 def on_sigterm_new_work_is_refused_and_what_ends_in_time_ends_whole():
     with Daemon(config={"drain_s": 60}) as daemon:
         whole = ask(daemon, prompt=COUNTING, n_max=100)["text"]
