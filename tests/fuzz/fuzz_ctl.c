@@ -313,7 +313,7 @@ static void welcome_read(struct conn *c, const struct tkr_welcome *w)
     TRAP_UNLESS(c->t_fd >= 0);
 }
 
-/* Whatever the daemon says is a whole message of the protocol. */
+/* Whatever the daemon says is a whole message of the protocol, or a doorbell. */
 static void answers_read(struct conn *c)
 {
     union {
@@ -332,6 +332,10 @@ static void answers_read(struct conn *c)
             if (n == 0 || errno != EAGAIN)
                 conn_close(c);
             return;
+        }
+        if (c->ready && n == 1) { /* the answer to a wait by socket, which the writer may ask for */
+            TRAP_UNLESS(*(const uint8_t *)&w == 1 && !cmsg);
+            continue;
         }
         TRAP_UNLESS(n == (ssize_t)CTL_BYTES && w.head.magic == TKR_MAGIC_CTL);
         TRAP_UNLESS((cmsg != NULL) == (w.head.type == TKR_CTL_WELCOME));
