@@ -18,11 +18,11 @@
  * So there is no lock and no compare-and-swap. Only a connection that may reconnect has a `busy`
  * word per queue: the consuming thread must keep submitters out while it lays R out anew.
  *
- * A request's id is its `user` on the wire. The low half is a counter of its queue that skips 0
- * (cancel and release words name a request by it), the high half holds the tag and how often the
- * counter came round:
+ * A request's id is its `user` on the wire. The low half names it among all that live (in cancel and
+ * release words), so it holds the queue and a counter of the queue that skips 0; the high half holds
+ * the tag and how often the counter came round:
  *
- *   63..44 rounds of the counter | 43..32 tag | 31..0 counter
+ *   63..44 rounds of the counter | 43..32 tag | 31..3 counter | 2..0 queue
  */
 #ifndef CLIENTS_LIB_CONN_H
 #define CLIENTS_LIB_CONN_H
@@ -35,6 +35,9 @@
 
 #define CONN_TAG_BITS 12u
 TKR_ABI_ASSERT(TKR_INFLIGHT_MAX == 1u << CONN_TAG_BITS);
+
+#define CONN_QUEUE_BITS 3u
+TKR_ABI_ASSERT(TKR_NSQ_MAX == 1u << CONN_QUEUE_BITS);
 
 #define CONN_CANARY 0x746b72636f6e6e31ull /* any value that a wiped page does not have */
 

@@ -226,11 +226,13 @@ static struct request *request_new(tkr_conn *conn, struct queue *queue, uint64_t
     uint16_t tag = queue->free_tags[--queue->n_free];
     struct request *request = &conn->requests[tag];
 
-    if (!++queue->counter) {
-        queue->counter = 1;
+    queue->counter += 1u << CONN_QUEUE_BITS;
+    if (!queue->counter) {
+        queue->counter = 1u << CONN_QUEUE_BITS;
         queue->rounds++;
     }
-    *ret_user = (uint64_t)(queue->rounds << CONN_TAG_BITS | tag) << 32 | queue->counter;
+    *ret_user =
+        (uint64_t)(queue->rounds << CONN_TAG_BITS | tag) << 32 | queue->counter | queue->index;
     request->block = ARENA_NONE;
     request->max_tokens = request->received = request->text_bytes = 0;
     request->resume_room = 0;

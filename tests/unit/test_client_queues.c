@@ -49,6 +49,7 @@ static uint64_t wait_word(void)
 START_TEST(each_queue_has_tags_and_arena_of_its_own)
 {
     tkr_req req = TKR_TEXT("a");
+    uint32_t low[8], n = 0;
     char *first, *second;
     struct tkr_sqe sqe;
 
@@ -62,6 +63,11 @@ START_TEST(each_queue_has_tags_and_arena_of_its_own)
         for (uint32_t i = 0; i < 2; i++) {
             ck_assert_int_eq(fake_take_from(&fake, q, &sqe), 0);
             ck_assert_uint_eq(sqe.tag / 2, q);
+            /* docs/abi.md: low halves differ while the requests live */
+            low[n] = (uint32_t)sqe.user;
+            for (uint32_t j = 0; j < n; j++)
+                ck_assert_uint_ne(low[j], low[n]);
+            n++;
             ck_assert_mem_eq(fake_arena(&fake, sqe.data_off), "a", 1);
         }
         ck_assert_int_eq(fake_take_from(&fake, q, &sqe), -EAGAIN);
