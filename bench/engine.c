@@ -67,7 +67,7 @@ static void prefill(struct engine *e, struct text *t, uint32_t n, uint32_t chunk
     while (done < n) {
         uint32_t rows = n - done < chunk ? n - done : chunk;
         struct step_seq seq = {0, rows, t->pos, t->pages};
-        struct step step = {rows, tokens, 1, &seq, done + rows == n, &last};
+        struct step step = {rows, tokens, 1, &seq, done + rows == n, &last, NULL};
         const float *logits;
 
         for (uint32_t i = 0; i < rows; i++)
@@ -85,7 +85,7 @@ static void decode(struct engine *e, uint32_t n_texts, uint32_t n)
 {
     uint32_t tokens[BATCH_MAX], wanted[BATCH_MAX];
     struct step_seq seqs[BATCH_MAX];
-    struct step step = {n_texts, tokens, n_texts, seqs, n_texts, wanted};
+    struct step step = {n_texts, tokens, n_texts, seqs, n_texts, wanted, NULL};
     int bad;
 
     for (uint32_t i = 0; i < n; i++) {

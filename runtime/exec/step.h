@@ -21,6 +21,8 @@ struct step {
     const struct step_seq *seqs;
     uint32_t n_logits;          /* rows whose logits are wanted, at most the backend's logits_max */
     const uint32_t *logit_rows; /* [n_logits], ascending row numbers */
+    /* [n_seqs] where each prompt ends and output begins, or NULL; only the echo backend looks at it */
+    const uint32_t *n_prompt;
 };
 
 #endif

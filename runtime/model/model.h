@@ -52,6 +52,9 @@ struct model {
  * model/ and text/. */
 int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
                const struct cpu_kernels *kernels, struct team *team, struct diag *diag);
+/* A model without a file, weights or layers, for the echo backend: byte tokens and ChatML, a context of
+ * n_ctx, a hash that never changes. -ENOMEM. */
+int model_open_echo(struct model **ret_model, uint32_t n_ctx);
 void model_free(struct model *model);
 
 #endif

@@ -185,6 +185,7 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
     memcpy(s->tokens + row0, req->tokens + req->n_computed, n * sizeof *s->tokens);
     s->seqs[i] = (struct step_seq){
         .row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};
+    s->seq_prompt[i] = req->n_prompt;
     s->seq_req[i] = req;
     if (req->op == REQUEST_LOGPROBS)
         first_logit = row0;
@@ -210,7 +211,8 @@ static void count_prompt(struct sched *s, struct request *req, uint32_t end)
 
 static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
 {
-    *step = (struct step){.tokens = s->tokens, .seqs = s->seqs, .logit_rows = s->logit_rows};
+    *step = (struct step){.tokens = s->tokens, .seqs = s->seqs, .logit_rows = s->logit_rows,
+                          .n_prompt = s->seq_prompt};
     share_rows(s);
     for (uint32_t i = 0; i < s->n_running; i++) {
         if (!is_prefill(s->running[i]))

@@ -73,10 +73,12 @@ static int step_memory_new(struct sched *s)
     s->tokens = calloc(s->backend->rows_max, sizeof *s->tokens);
     s->logit_rows = calloc(s->backend->logits_max, sizeof *s->logit_rows);
     s->seqs = calloc(n, sizeof *s->seqs);
+    s->seq_prompt = calloc(n, sizeof *s->seq_prompt);
     s->seq_req = calloc(n, sizeof(struct request *));
     s->seq_logits = calloc(n, sizeof *s->seq_logits);
     s->granted = calloc(n, sizeof *s->granted);
-    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs || !s->seq_req ||
+    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs || !s->seq_prompt ||
+        !s->seq_req ||
         !s->seq_logits || !s->granted)
         return -ENOMEM;
     return 0;
@@ -147,6 +149,7 @@ void sched_free(struct sched *s)
     free(s->tokens);
     free(s->logit_rows);
     free(s->seqs);
+    free(s->seq_prompt);
     free(s->seq_req);
     free(s->seq_logits);
     free(s->granted);

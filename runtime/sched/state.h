@@ -55,6 +55,7 @@ struct sched {
     uint32_t *tokens;           /* [rows_max] */
     uint32_t *logit_rows;       /* [logits_max] */
     struct step_seq *seqs;      /* [running_max] */
+    uint32_t *seq_prompt;       /* [running_max] its prompt */
     struct request **seq_req;   /* [running_max] whose seqs[i] is */
     uint32_t *seq_logits;       /* [running_max] logits of seqs[i] */
     uint32_t *granted;          /* [running_max] prompt rows of running[i] in this step */

@@ -416,13 +416,24 @@ static int id_get(const struct vocab *v, const struct gguf *gguf, const char *ke
     return 0;
 }
 
+/* Files name one end; models of these families also end a turn with the others. */
+static void ends_by_text(struct vocab *v)
+{
+    static const char *const texts[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
+                                        "<|end_of_text|>"};
+
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        uint32_t id = vocab_control_id(v, texts[i]);
+
+        if (id != VOCAB_NONE)
+            v->eog[id] = 1;
+    }
+}
+
 static int ends_read(struct vocab *v, const struct gguf *gguf, struct diag *diag)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
-    /* Files name one end; models of these families also end a turn with the others. */
-    static const char *const texts[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
-                                        "<|end_of_text|>"};
     uint32_t id;
 
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -433,11 +444,7 @@ static int ends_read(struct vocab *v, const struct gguf *gguf, struct diag *diag
         if (id != VOCAB_NONE)
             v->eog[id] = 1;
     }
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        id = vocab_control_id(v, texts[i]);
-        if (id != VOCAB_NONE)
-            v->eog[id] = 1;
-    }
+    ends_by_text(v);
     return 0;
 }
 
@@ -505,6 +512,60 @@ fail:
         diag_set(diag, "no memory for the vocabulary");
     vocab_free(v);
     return err;
+}
+
+/* Fills in what vocab_new() would read, in memory that has room for it. */
+static int bytes_fill(struct vocab *v)
+{
+    static const char *const control[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    uint32_t end = 0;
+    int err = words_init(v);
+
+    for (uint32_t id = 0; id < v->n && err == 0; id++) {
+        const char *text = id < 256 ? NULL : control[id - 256];
+        uint32_t n = text ? (uint32_t)strlen(text) : 1;
+
+        v->at[id] = end;
+        v->kind[id] = text ? KIND_CONTROL : KIND_NORMAL;
+        if (text)
+            memcpy(v->bytes + end, text, n);
+        else
+            v->bytes[end] = (uint8_t)id;
+        end += n;
+        v->at[id + 1] = end;
+        if (!text)
+            err = word_add(v, id, NULL);
+    }
+    if (err == 0)
+        ends_by_text(v);
+    return err;
+}
+
+int vocab_new_bytes(struct vocab **ret_vocab)
+{
+    struct vocab *v = calloc(1, sizeof *v);
+    int err = -ENOMEM;
+
+    if (!v)
+        return err;
+    v->n = 256 + 3;
+    v->bos = v->bos_named = VOCAB_NONE;
+    v->pretok = PRETOK_GPT2;
+    memset(v->byte_ids, 0xff, sizeof v->byte_ids);
+    v->at = malloc((v->n + 1u) * sizeof *v->at);
+    v->bytes = malloc(512);
+    v->kind = malloc(v->n);
+    v->eog = calloc(v->n, 1);
+    if (v->at && v->bytes && v->kind && v->eog)
+        err = bytes_fill(v);
+    if (err == 0)
+        err = merges_init(&v->merges, 0, v->seed);
+    if (err < 0) {
+        vocab_free(v);
+        return err;
+    }
+    *ret_vocab = v;
+    return 0;
 }
 
 void vocab_free(struct vocab *v)

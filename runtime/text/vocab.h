@@ -37,6 +37,8 @@ struct vocab;
 #define VOCAB_USER_TOKENS_MAX 1024u      /* each costs a look at every byte that begins like it */
 
 int vocab_new(struct vocab **ret_vocab, const struct gguf *gguf, struct diag *diag);
+/* Without a file: ids 0..255 are the bytes, then <|endoftext|>, <|im_start|>, <|im_end|>. -ENOMEM. */
+int vocab_new_bytes(struct vocab **ret_vocab);
 void vocab_free(struct vocab *vocab);
 
 uint32_t vocab_size(const struct vocab *v);

@@ -89,7 +89,7 @@ static const float *run_rows(const struct engine *e, struct text *t, uint32_t n_
 {
     uint32_t wanted[ROWS_MAX];
     struct step_seq seq = {0, n_rows, t->pos, t->pages};
-    struct step step = {n_rows, t->ids + t->pos, 1, &seq, n_rows, wanted};
+    struct step step = {n_rows, t->ids + t->pos, 1, &seq, n_rows, wanted, NULL};
     const float *logits;
 
     for (uint32_t i = 0; i < n_rows; i++)
@@ -357,7 +357,7 @@ START_TEST(a_weight_that_is_not_a_number_spoils_only_rows_that_use_it)
     struct text bad, good;
     uint32_t tokens[2] = {7, 9}, wanted[2] = {0, 1};
     struct step_seq seqs[2];
-    struct step step = {2, tokens, 2, seqs, 2, wanted};
+    struct step step = {2, tokens, 2, seqs, 2, wanted, NULL};
     const float *logits;
     int is_bad;
 
