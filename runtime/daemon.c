@@ -642,7 +642,8 @@ static int engine_start(struct daemon *d, struct diag *diag)
         return err;
     }
     return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx,
-                        d->config.prompt_bytes_max, d->n_slots, text_done, d, diag);
+                        d->config.prompt_bytes_max, d->n_slots, d->config.clients_max, text_done,
+                        d, diag);
 }
 
 /* A chunk of prefill and one decode row. */

@@ -27,6 +27,8 @@ struct job {
     uint32_t n_messages;
     struct message messages[TKR_TAIL_MAX]; /* point into text */
 
+    uint64_t turn;            /* among those that wait for the text worker */
+
     /* result of the text work */
     uint32_t *ids;            /* TOKENIZE: [text_max]; else req->tokens */
     uint32_t n_ids;

@@ -24,6 +24,11 @@ struct textwork {
     struct bpe *bpe;          /* the worker's */
     struct bpe *bpe_inline;   /* the ring thread's */
     struct job_ring in, out;
+    struct job **waiting;     /* [n_jobs] the ring thread's, as the next three */
+    uint32_t n_waiting;
+    uint64_t ahead_bytes;     /* put into `in` and not yet taken from `out` */
+    uint64_t turn;            /* of the last job that was put into `in` */
+    uint64_t *share_turn;     /* [n_shares] where each owner's next job begins */
     _Atomic uint32_t bell;    /* futex word the worker sleeps on */
     _Atomic uint32_t asleep;
     _Atomic int stop;
@@ -126,17 +131,68 @@ static void worker_ring(struct textwork *work)
     syscall(SYS_futex, &work->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void textwork_put(struct textwork *work, struct job *job)
+/* Bytes that count for a turn: no job is free. */
+static uint64_t job_bytes(const struct job *job)
 {
+    return job->n_text + 64u;
+}
+
+static void hand(struct textwork *work, struct job *job)
+{
+    work->ahead_bytes += job_bytes(job);
+    work->turn = job->turn;
     ring_put(&work->in, job);
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load(&work->asleep))
         worker_ring(work);
 }
 
+static struct job *waiting_remove(struct textwork *work, uint32_t i)
+{
+    struct job *job = work->waiting[i];
+
+    work->waiting[i] = work->waiting[--work->n_waiting];
+    return job;
+}
+
+/* Those whose turn is next, as long as the worker has little before it. Ties are rare, and any order is fair. */
+static void hand_waiting(struct textwork *work)
+{
+    while (work->n_waiting > 0 && work->ahead_bytes < TEXTWORK_AHEAD_BYTES) {
+        uint32_t first = 0;
+
+        for (uint32_t i = 1; i < work->n_waiting; i++) {
+            if (work->waiting[i]->turn < work->waiting[first]->turn)
+                first = i;
+        }
+        hand(work, waiting_remove(work, first));
+    }
+}
+
+void textwork_put(struct textwork *work, struct job *job)
+{
+    uint64_t *next = &work->share_turn[job->req->share];
+
+    job->turn = *next > work->turn ? *next : work->turn;
+    *next = job->turn + job_bytes(job);
+    work->waiting[work->n_waiting++] = job;
+    hand_waiting(work);
+}
+
 struct job *textwork_take(struct textwork *work)
 {
-    return ring_take(&work->out);
+    struct job *job = ring_take(&work->out);
+
+    if (job) {
+        work->ahead_bytes -= job_bytes(job);
+        hand_waiting(work);
+        return job;
+    }
+    for (uint32_t i = 0; i < work->n_waiting; i++) {
+        if (work->waiting[i]->req->cancel)
+            return waiting_remove(work, i);
+    }
+    return NULL;
 }
 
 void textwork_run(struct textwork *work, struct job *job)
@@ -144,9 +200,9 @@ void textwork_run(struct textwork *work, struct job *job)
     job_tokenize(work, work->bpe_inline, job);
 }
 
-int textwork_new(struct textwork **ret_work, const struct vocab *vocab, const struct template *template,
-                 uint32_t n_ctx, uint32_t text_max, uint32_t n_jobs, void (*done)(void *ctx), void *ctx,
-                 struct diag *diag)
+int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
+                 const struct template *template, uint32_t n_ctx, uint32_t text_max, uint32_t n_jobs,
+                 uint32_t n_shares, void (*done)(void *ctx), void *ctx, struct diag *diag)
 {
     struct textwork *work = calloc(1, sizeof *work);
     int err;
@@ -158,7 +214,9 @@ int textwork_new(struct textwork **ret_work, const struct vocab *vocab, const st
     work->n_ctx = n_ctx;
     work->done = done;
     work->ctx = ctx;
-    err = bpe_new(&work->bpe, vocab, text_max, diag);
+    work->waiting = calloc(n_jobs, sizeof(struct job *));
+    work->share_turn = calloc(n_shares, sizeof *work->share_turn);
+    err = work->waiting && work->share_turn ? bpe_new(&work->bpe, vocab, text_max, diag) : -ENOMEM;
     if (err < 0)
         goto fail;
     err = bpe_new(&work->bpe_inline, vocab, TEXTWORK_INLINE_BYTES, diag);
@@ -194,6 +252,8 @@ void textwork_free(struct textwork *work)
     }
     bpe_free(work->bpe);
     bpe_free(work->bpe_inline);
+    free(work->waiting);
+    free(work->share_turn);
     free(work->in.slots);
     free(work->out.slots);
     free(work);
