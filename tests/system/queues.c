@@ -2,7 +2,10 @@
 /*
  * queues.c - four threads submit on queues of their own, one reads; for test_queues.py.
  *
- *   queues SOCKET N wait | moderate | poll       N requests a thread; how the reading thread waits
+ *   queues SOCKET N wait | moderate | poll | reconnect
+ *
+ * N requests a thread; the last word says how the reading thread waits. With reconnect the daemon may
+ * die as often as it likes.
  *
  * Every tenth request generates, always the same greedy answer, the others are NOOPs. Exit code 0:
  * each ended once and OK, and all answers were equal.
@@ -113,6 +116,7 @@ int main(int argc, char **argv)
         return 2;
     opt.path = argv[1];
     per_thread = (uint32_t)atoi(argv[2]);
+    opt.reconnect = !strcmp(argv[3], "reconnect");
     if (!strcmp(argv[3], "moderate")) {
         opt.wake_every = 4;
         opt.spin_ns = -1;
