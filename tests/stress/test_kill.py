@@ -88,6 +88,12 @@ def state(daemon):
             "queued": stats["requests"]["queued"], "descriptors": daemon.descriptors()}
 
 
+def calm(daemon):
+    """The state when nobody is there any more."""
+    until("no client", lambda: daemon.stats()["clients"] == 0)
+    return state(daemon)
+
+
 def comes_back(daemon, before):
     try:
         until("the return to what was before", lambda: state(daemon) == before)
@@ -105,7 +111,7 @@ def kept(process):
 @test
 def clients_killed_at_random_moments_leave_nothing_and_change_no_stream():
     with Stage() as stage, stage.daemon() as daemon:
-        before = state(daemon)
+        before = calm(daemon)
         attached = daemon.stats().get("clients_attached")
 
         def one(i):
@@ -131,7 +137,7 @@ def clients_killed_at_random_moments_leave_nothing_and_change_no_stream():
 @test
 def a_client_killed_after_any_instruction_of_submit_or_drain_leaves_nothing():
     with Stage() as stage, stage.daemon() as daemon:
-        before = state(daemon)
+        before = calm(daemon)
         done = subprocess.run([STEP_KILL, stage.socket, str(STRIDE)], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=3600)
         note(done.stdout.strip())
