@@ -26,6 +26,7 @@ HONEST = 2
 ASK_S_MAX = 60              # an honest client that waits longer hangs
 RSS_GROWTH_MAX = 64 << 20   # a request's fixed memory is touched when it is first used
 RSS_AGAIN_MAX = 4 << 20     # but not twice
+SANITIZED = "TOKENRING_SANITIZED" in os.environ
 PROMPTS = ("the quick brown fox", "0123456789 0123456789", "a")
 N_MAX = 60
 
@@ -143,7 +144,7 @@ def attack(mode):
     except AssertionError as failure:
         raise AssertionError("before %s, now %s" % (v.before, v.state())) from failure
     grown = v.daemon.rss() - v.rss
-    assert grown < RSS_GROWTH_MAX, "%d bytes more than before" % grown
+    assert SANITIZED or grown < RSS_GROWTH_MAX, "%d bytes more than before" % grown
 
 
 def register(mode, sentence):
@@ -172,7 +173,7 @@ def a_second_round_of_attaches_and_hang_ups_takes_no_more_memory():
             run_attack(v.daemon, mode, 0.2, seed)
         until("the return to what was before", lambda: v.state() == v.before)
         sizes.append(v.daemon.rss())
-    assert max(sizes[2:]) - max(sizes[:2]) < RSS_AGAIN_MAX, sizes
+    assert SANITIZED or max(sizes[2:]) - max(sizes[:2]) < RSS_AGAIN_MAX, sizes
 
 
 @test

@@ -17,10 +17,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "system"))
-
-from harness import LONG, Daemon, Scratch, main, note, test, until
-import make_gguf
+from stage import Stage, calm, comes_back, ended, figures, kept
+from harness import LONG, main, note, test, until
 
 N_CLIENTS = 10000 if LONG else 100
 N_DAEMONS = 1000 if LONG else 10
@@ -34,83 +32,9 @@ PLAYERS = 3
 STREAM, STEP_KILL = (sys.argv.pop(1), sys.argv.pop(1)) if len(sys.argv) > 2 else (None, None)
 
 
-class Stage:
-    """A model, a place for the socket, and the answers of a solo run."""
-
-    def __enter__(self):
-        self.scratch = Scratch().__enter__()
-        self.model = self.scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=1024))
-        self.socket = os.path.join(self.scratch.path, "socket")
-        self.solo = os.path.join(self.scratch.path, "solo")
-        self.seed = random.SystemRandom().randrange(1 << 32)
-        note("seed %d" % self.seed)
-        return self
-
-    def __exit__(self, *_):
-        self.scratch.__exit__()
-
-    def daemon(self):
-        daemon = Daemon(model=self.model, socket=self.socket, config={"threads": 1}).start()
-        if not os.path.exists(self.solo):
-            done = subprocess.run([STREAM, self.socket, "record", self.solo], stdout=subprocess.PIPE, text=True)
-            assert done.returncode == 0, done.stdout
-        return daemon
-
-    def client(self, how, seed):
-        return subprocess.Popen([STREAM, self.socket, how, self.solo, str(seed)], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
-
-    def player(self, seed):
-        player = self.client("play", seed)
-        assert player.stdout.readline() == "{}\n", "did not attach"
-        return player
-
-
-def ended(player):
-    """What a client counted; its streams are finished first."""
-    player.terminate()
-    out, err = player.communicate(timeout=120)
-    lines = out.splitlines()
-    assert player.returncode == 0 and lines, (player.returncode, out, err)
-    return json.loads(lines[-1])
-
-
-def figures(counts):
-    total = {key: sum(count[key] for count in counts) for key in counts[0]}
-    note("%(streams)d streams, %(tokens)d tokens: %(lost)d lost, %(repeated)d repeated, %(foreign)d foreign" % total)
-    assert total["lost"] == total["repeated"] == total["foreign"] == 0, total
-    return total
-
-
-def state(daemon):
-    stats = daemon.stats()
-    return {"clients": stats["clients"], "pages": stats["kv_pages"]["used"], "running": stats["requests"]["running"],
-            "queued": stats["requests"]["queued"], "descriptors": daemon.descriptors()}
-
-
-def calm(daemon):
-    """The state when nobody is there any more."""
-    until("no client", lambda: daemon.stats()["clients"] == 0)
-    return state(daemon)
-
-
-def comes_back(daemon, before):
-    try:
-        until("the return to what was before", lambda: state(daemon) == before)
-    except AssertionError as failure:
-        raise AssertionError("before %s, now %s" % (before, state(daemon))) from failure
-
-
-def kept(process):
-    """Descriptors and shared mappings of a process."""
-    with open("/proc/%d/maps" % process.pid, encoding="ascii", errors="replace") as maps:
-        shared = sum("memfd:" in line for line in maps)
-    return len(os.listdir("/proc/%d/fd" % process.pid)), shared
-
-
 @test
 def clients_killed_at_random_moments_leave_nothing_and_change_no_stream():
-    with Stage() as stage, stage.daemon() as daemon:
+    with Stage(STREAM) as stage, stage.daemon() as daemon:
         before = calm(daemon)
         attached = daemon.stats().get("clients_attached")
 
@@ -136,7 +60,7 @@ def clients_killed_at_random_moments_leave_nothing_and_change_no_stream():
 
 @test
 def a_client_killed_after_any_instruction_of_submit_or_drain_leaves_nothing():
-    with Stage() as stage, stage.daemon() as daemon:
+    with Stage(STREAM) as stage, stage.daemon() as daemon:
         before = calm(daemon)
         done = subprocess.run([STEP_KILL, stage.socket, str(STRIDE)], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=3600)
@@ -154,7 +78,7 @@ def a_daemon_killed_at_random_moments_loses_repeats_and_changes_no_token():
     rng = random.Random()
     worst_ns = n_gone = 0
     counts = []
-    with Stage() as stage:
+    with Stage(STREAM) as stage:
         rng.seed(stage.seed)
         daemon, players, before = stage.daemon(), [], []
         try:
