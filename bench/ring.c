@@ -35,11 +35,11 @@
 #define ATTACHES     200u
 #define FIRSTS       200u
 #define IDLE_S       3
-#define LIMIT_S      90 /* for the whole */
+#define LIMIT_S      120 /* for the whole */
 #define STREAM_DEPTH 128u
 
 struct shared *shared;
-char ring_paths[3][128];
+char ring_paths[TRANSPORTS][128];
 int cpu_daemon = -1, cpu_client = -1;
 
 static char folder[64];
@@ -288,6 +288,31 @@ static void first_after_idle(tkr_conn *conn)
     shared->n_first = FIRSTS;
 }
 
+/* In turns, as the rounds are. The daemon process learns which attack it is before the mode. */
+static void attacks_run(tkr_conn *hot)
+{
+    tkr_conn *parks;
+    tkr_req req;
+
+    shared->attack = 1;
+    mode_set(MODE_ATTACK);
+    parks = conn_open(PARKS, 256, 0, 0);
+    mode_set(MODE_REST);
+    for (uint32_t round = 0; round < ATTACK_ROUNDS; round++)
+        for (uint32_t i = 0; i < ATTACKS; i++) {
+            shared->attack = i;
+            shared->attack_round = round;
+            mode_set(MODE_ATTACK);
+            attack_slice(attack_transport(i) == HOT ? hot : parks, i);
+            mode_set(MODE_REST);
+            rest();
+        }
+    mode_set(MODE_HOT); /* the daemon lives */
+    tkr_req_init(&req, TKR_OP_NOOP);
+    request_run(hot, &req);
+    tkr_release(hot, req.id);
+}
+
 static void attach_many(void)
 {
     for (uint32_t i = 0; i < ATTACHES; i++) {
@@ -376,6 +401,7 @@ static _Noreturn void client_process(void)
     mode_set(MODE_REST);
 
     rounds_run(hot, park, crowd);
+    attacks_run(hot);
     mode_set(MODE_HOT);
     stream_up(hot);
     mode_set(MODE_STREAM);
@@ -544,6 +570,15 @@ static void ratios_print(int amd)
     figure("ring.publish64_over_rtt", over(CONTEST_PUBLISH, CONTEST_RING), "ratio", 3, 6);
 }
 
+static void attack_figures(void)
+{
+    double quiet, flood;
+
+    attacks_print(rows[CONTEST_RING].p99, &quiet, &flood);
+    figure("ring.honest_p99_under_attack_over_calm", quiet, "ratio", 1.1, 1.5);
+    figure("ring.honest_p99_under_flood_over_calm", flood, "ratio", 1.1, 4);
+}
+
 static void others_print(long calls, long example)
 {
     double per_min = (double)shared->idle_cpu_ns / 1e6 * 60e9 / (double)shared->idle_ns;
@@ -614,7 +649,7 @@ static void plan(void)
 
 static void setup(void)
 {
-    static const char *const names[3] = {"hot", "crowd", "park"};
+    static const char *const names[TRANSPORTS] = {"hot", "crowd", "park", "parks"};
 
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -623,7 +658,7 @@ static void setup(void)
     strcpy(folder, "/tmp/tokenring-bench-XXXXXX");
     if (!mkdtemp(folder))
         die("mkdtemp");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < TRANSPORTS; i++)
         snprintf(ring_paths[i], sizeof ring_paths[i], "%s/%s", folder, names[i]);
     plan();
     rivals_init();
@@ -656,7 +691,7 @@ int main(int argc, char **argv)
     kill(daemon_pid, SIGKILL);
     while (wait(NULL) > 0)
         continue;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < TRANSPORTS; i++)
         unlink(ring_paths[i]);
     rmdir(folder);
     if (!shared->idle_ns) /* the client process did not come that far, and said why */
@@ -664,6 +699,7 @@ int main(int argc, char **argv)
     rows_print();
     ratios_print(amd);
     others_print(calls, example);
+    attack_figures();
     figures_print();
     if (peers)
         peers_run();

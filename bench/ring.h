@@ -6,6 +6,7 @@
  *   ring.c         the client process, the rounds, the figures
  *   ring_daemon.c  the daemon process: the real transport (runtime/io), answering at once
  *   ring_rivals.c  other ways to send 64 bytes there and back, between the same two processes
+ *   ring_attack.c  hostile clients beside an honest one
  *   ring_clock.c   cores, ticks, percentiles
  */
 #ifndef BENCH_RING_H
@@ -21,9 +22,22 @@
 #define PARKED   1023u  /* others, while one is active */
 #define ATTACHED 4096u  /* for the daemon's idle time; as many as it can have */
 #define PUBLISH  64u    /* clients that get a token each */
+#define STREAMS  256u   /* requests that the daemon process can have under way */
 #define TOKENS   20000u /* while system calls are counted */
 #define STREAMED 2000000u
 #define PARK_NS  20000000u /* of the connections that are to stay hot */
+
+#define ATTACKS       18
+#define ATTACK_ROUNDS 5
+
+/* The daemon process's. */
+enum transport {
+    HOT,
+    CROWD,
+    PARK,  /* parks at once */
+    PARKS, /* parks as the daemon does by default */
+    TRANSPORTS
+};
 
 /* What is measured in turns. The order is that of the table. */
 enum contest {
@@ -51,8 +65,15 @@ enum mode {
     MODE_PARK,    /* the transport that parks at once */
     MODE_PUBLISH, /* a token to each of PUBLISH clients of the crowd, when asked to */
     MODE_STREAM,  /* tokens as fast as they find room */
+    MODE_ATTACK,  /* a transport whose passes are timed */
     MODE_IDLE,    /* the crowd's transport sleeps */
     MODE_END
+};
+
+struct passes { /* of one slice: ns */
+    double p50, p99;
+    double look_p99; /* of looks around between passes */
+    uint32_t n, detached;
 };
 
 struct shared { /* between the processes */
@@ -76,6 +97,10 @@ struct shared { /* between the processes */
     uint32_t traced;
     uint32_t sqpoll_error;
     uint32_t attached;
+    _Alignas(64) uint32_t attack_on; /* client: passes are timed now; daemon: 0 at a detach */
+    uint32_t attack, attack_round;   /* which slice */
+    uint32_t attack_attached, attack_struck, attack_memory_errors;
+    struct passes passes[ATTACKS][ATTACK_ROUNDS];
     uint64_t idle_ns, idle_cpu_ns;
     uint32_t attach_ns[SAMPLES], first_ns[SAMPLES];
     uint32_t n_attach, n_first;
@@ -89,7 +114,7 @@ struct row {
 };
 
 extern struct shared *shared;
-extern char ring_paths[3][128]; /* sockets of the transports: hot, crowd, park */
+extern char ring_paths[TRANSPORTS][128]; /* sockets of the transports */
 extern int cpu_daemon, cpu_client;
 
 /* ring_clock.c */
@@ -120,6 +145,13 @@ void rival_serve(enum mode mode);
 void rival_round(enum contest contest, uint32_t *ret_ns, uint32_t n, uint32_t warm);
 /* NULL, or why it cannot be measured here. */
 const char *rival_missing(enum contest contest);
+
+/* ring_attack.c */
+struct tkr_conn; /* the client library's */
+enum transport attack_transport(uint32_t attack);
+void attack_slice(struct tkr_conn *honest, uint32_t number);
+/* The table, and by how much an honest client's p99 round trip grows at worst; floods apart. */
+void attacks_print(double rtt_p99, double *ret_quiet, double *ret_flood);
 
 /* ring_daemon.c */
 _Noreturn void daemon_process(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring_daemon.c - the daemon process: three of the daemon's real transports, with an engine that
+ * ring_daemon.c - the daemon process: four of the daemon's real transports, with an engine that
  * has
  * its tokens ready. Only the one that the mode names is served at a time.
  */
@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "runtime/base/clock.h"
@@ -16,8 +17,6 @@
 #define QUIET_PASSES 16        /* as in runtime/daemon.c */
 #define TURN_NS      20000000u /* sleeps at most so long before it looks at the mode */
 
-enum { HOT, CROWD, PARK, TRANSPORTS };
-
 struct stream {
     struct io_client *client;
     uint64_t user;
@@ -25,7 +24,7 @@ struct stream {
 };
 
 static struct io *transports[TRANSPORTS];
-static struct stream streams[PUBLISH];
+static struct stream streams[STREAMS];
 static uint32_t n_streams;
 
 static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
@@ -33,7 +32,7 @@ static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe 
 {
     (void)ctx;
     (void)seen_ns;
-    if (n_streams == PUBLISH) {
+    if (n_streams == STREAMS) {
         io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, NULL);
         return;
     }
@@ -52,6 +51,10 @@ static void on_cancel(void *ctx, struct io_client *client, uint32_t tag, uint64_
 static void on_detach(void *ctx, struct io_client *client)
 {
     (void)ctx;
+    if (TKR_LOAD_RELAXED(&shared->attack_on)) {
+        shared->passes[shared->attack][shared->attack_round].detached++;
+        TKR_STORE_RELEASE(&shared->attack_on, 0u);
+    }
     for (uint32_t i = 0; i < n_streams;)
         if (streams[i].client == client)
             streams[i] = streams[--n_streams];
@@ -144,6 +147,71 @@ static void publish_serve(struct io *io)
     io_pass(io);
 }
 
+#define BINS 65536u /* a tick each */
+
+static struct histogram {
+    uint32_t bins[BINS], n;
+} pass_times, look_times;
+
+static void histogram_add(struct histogram *h, uint64_t t)
+{
+    h->bins[t < BINS ? t : BINS - 1]++;
+    h->n++;
+}
+
+static double histogram_at(const struct histogram *h, double share)
+{
+    uint32_t bin = 0;
+    double seen = 0;
+
+    while (bin < BINS - 1 && (seen += h->bins[bin]) < share * h->n)
+        bin++;
+    return to_ns(bin);
+}
+
+static void attack_save(struct io *io)
+{
+    struct passes *passes = &shared->passes[shared->attack][shared->attack_round];
+    struct io_counts counts;
+
+    passes->p50 = histogram_at(&pass_times, 0.5);
+    passes->p99 = histogram_at(&pass_times, 0.99);
+    passes->look_p99 = histogram_at(&look_times, 0.99);
+    passes->n = pass_times.n;
+    io_counts(io, &counts);
+    if (counts.memory_errors > shared->attack_memory_errors)
+        shared->attack_memory_errors = (uint32_t)counts.memory_errors;
+    shared->attack_struck += passes->detached;
+}
+
+/* As transport_serve(), timed while an attack is on. */
+static void attack_serve(void)
+{
+    struct io *io = transports[attack_transport(shared->attack)];
+    uint32_t quiet = 0;
+
+    memset(&pass_times, 0, sizeof pass_times);
+    memset(&look_times, 0, sizeof look_times);
+    while (mode_now() == MODE_ATTACK) {
+        uint32_t on = TKR_LOAD_RELAXED(&shared->attack_on), n;
+        uint64_t t = ticks();
+
+        n = io_pass(io);
+        t = ticks() - t;
+        if (on)
+            histogram_add(&pass_times, t);
+        streams_step(1);
+        quiet = n && on ? 0 : quiet + 1;
+        if (quiet % QUIET_PASSES || !quiet)
+            continue;
+        t = ticks();
+        io_sleep(io, clock_ns() + TURN_NS);
+        if (on)
+            histogram_add(&look_times, ticks() - t);
+    }
+    attack_save(io);
+}
+
 static void serve(enum mode mode)
 {
     struct timespec pause = {.tv_nsec = 3000000};
@@ -166,6 +234,9 @@ static void serve(enum mode mode)
         break;
     case MODE_PUBLISH:
         publish_serve(transports[CROWD]);
+        break;
+    case MODE_ATTACK:
+        attack_serve();
         break;
     case MODE_IDLE: /* longer than the client process measures; nothing must wake it meanwhile */
         io_sleep(transports[CROWD], clock_ns() + 6000000000u);
@@ -205,6 +276,7 @@ void daemon_process(void)
     transports[HOT] = transport_new(ring_paths[HOT], 4, PARK_NS);
     transports[CROWD] = transport_new(ring_paths[CROWD], ATTACHED, PARK_NS);
     transports[PARK] = transport_new(ring_paths[PARK], 4, 1);
+    transports[PARKS] = transport_new(ring_paths[PARKS], 4, 50000);
     if (fifo)
         printf("note: SCHED_FIFO is not allowed here, the tails below are the scheduler's\n");
     fflush(stdout);
