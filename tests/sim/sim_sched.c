@@ -418,7 +418,7 @@ static void check_shares(void)
         if (req->state == REQUEST_QUEUED) {
             oldest_queued[k] = req->order < oldest_queued[k] ? req->order : oldest_queued[k];
             queued[k]++;
-        } else if (req->state == REQUEST_RUNNING) {
+        } else if (req->state == REQUEST_RUNNING && req->paused_ns == 0) { /* who paused comes back with its pages */
             newest_running[k] = req->order > newest_running[k] ? req->order : newest_running[k];
             running[k]++;
         }
