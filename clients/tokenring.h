@@ -241,7 +241,8 @@ TKR_API int tkr_peek(tkr_conn *conn, tkr_event *events, unsigned n);
  * id is lost, repeated or changed, by the same model. A sampled request without a seed gets one
  * from the library for that. DONE events of status TKR_E_RESTARTED end what cannot go on (a BULK
  * was received, the model is another, the daemon cannot resume), TKR_E_GONE all when none came. One
- * try takes a second at most, also with timeout_ns 0. */
+ * try takes a second at most, also with timeout_ns 0. What a daemon aborts because it stops goes to
+ * the next one as well, when its streams have ended. */
 TKR_API int tkr_wait(tkr_conn *conn, tkr_event *events, unsigned n, int64_t timeout_ns);
 
 /* For programs with a poll loop of their own (poll, epoll, asyncio):

@@ -66,6 +66,7 @@ struct request {   /* one per tag */
     uint8_t has_bulk;  /* BULK events were handed out: they point into T until release */
     uint8_t resumed;   /* was submitted again to a restarted daemon */
     uint8_t odd;       /* its ids did not come one after the other: cannot be resumed */
+    uint8_t aborted;   /* by a daemon that stops: the next one shall take it */
     uint8_t restarted; /* could not be resumed: DONE of status RESTARTED is due */
     struct tkr_sqe sqe;
     char message[sizeof((struct tkr_result *)0)->message];
@@ -142,6 +143,7 @@ struct tkr_conn {
     struct request *requests; /* [max_inflight] */
     uint32_t n_done;          /* DONE events handed out */
     uint32_t n_bulk;          /* requests with has_bulk */
+    uint32_t n_aborted;       /* requests with aborted */
     uint32_t n_restarted;     /* requests with restarted */
 
     int64_t spin_ns;      /* 0: never */

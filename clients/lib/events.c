@@ -133,8 +133,11 @@ static int done_event(tkr_conn *conn, struct request *request, const struct tkr_
     }
     /* Given up by a daemon that stops: the next one goes on with it. */
     if (conn->reconnect.on && cqe->status == TKR_E_ABORTED &&
-        TKR_LOAD_RELAXED(conn->state) != TKR_STATE_RUN)
+        TKR_LOAD_RELAXED(conn->state) != TKR_STATE_RUN) {
+        conn->n_aborted += !request->aborted;
+        request->aborted = 1;
         return 0;
+    }
     event->type = TKR_EV_DONE;
     event->status = done_status(request, cqe->status);
     if (!(cqe->flags & TKR_CQE_NO_RESULT))
@@ -240,6 +243,9 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
         if (!count)
             conn_lost(conn, "the daemon stopped");
     }
+    /* Nothing more comes from a daemon that drains: whoever took its place is asked at once. */
+    if (!count && !conn->gone && conn->n_aborted && conn->n_aborted == conn_n_live(conn))
+        conn_lost(conn, "the daemon stops");
     if (conn->n_restarted && count < n)
         count += own_ends(conn, events + count, n - count, 0);
     if (count || !conn->gone || conn_reconnecting(conn))

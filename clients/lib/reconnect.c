@@ -107,6 +107,7 @@ static int request_resume(tkr_conn *conn, struct request *request, int same, uin
     if (slot_wait(conn, queue, deadline_ns) < 0)
         return -ETIMEDOUT;
     request->resumed = 1;
+    request->aborted = 0;
     if (request->cancelled)
         TKR_STORE_RELAXED(&conn->cancel[sqe.tag], (uint32_t)sqe.user);
     tkr_ring_put(&queue->sq, &sqe);
@@ -118,6 +119,7 @@ static void requests_resume(tkr_conn *conn, const struct tkr_region *t,
 {
     uint64_t deadline_ns = clock_ns() + (uint64_t)TRY_NS;
 
+    conn->n_aborted = 0;
     for (uint32_t tag = 0; tag < conn->max_inflight; tag++) {
         struct request *request = &conn->requests[tag];
 

@@ -238,7 +238,7 @@ static struct request *request_new(tkr_conn *conn, struct queue *queue, uint64_t
     request->resume_room = 0;
     request->queue = queue->index;
     request->internal = request->borrows = request->cancelled = request->has_bulk = 0;
-    request->resumed = request->odd = request->restarted = 0;
+    request->resumed = request->odd = request->aborted = request->restarted = 0;
     request->message[0] = '\0';
     return request;
 }

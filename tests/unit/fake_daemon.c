@@ -56,7 +56,8 @@ static void ctl_send(int sock, const void *message, const int *fds, unsigned n_f
                                         .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
     }
-    must(sendmsg(sock, &msg, MSG_NOSIGNAL) == (ssize_t)iov.iov_len, "sendmsg");
+    /* A client that left is found when its next message does not come. */
+    must(sendmsg(sock, &msg, MSG_NOSIGNAL) == (ssize_t)iov.iov_len || errno == EPIPE, "sendmsg");
 }
 
 /* Returns the descriptor that came along, -1 if none, -2 if the client hung up. */
