@@ -4,7 +4,7 @@
 
     soak.py STREAM HOSTILE [MINUTES]
 
-Each honest stream is compared byte for byte with its solo run. Without MINUTES: 20 with TOKENRING_LONG=1, else
+Each honest stream is compared byte for byte with its solo run. Without MINUTES: 15 with TOKENRING_LONG=1, else
 a few seconds. The figures are in the output.
 """
 
@@ -18,7 +18,7 @@ from stage import Stage, calm, comes_back, ended, figures, kept
 from harness import LONG, main, note, test, until
 
 STREAM, HOSTILE = (sys.argv.pop(1), sys.argv.pop(1)) if len(sys.argv) > 2 else (None, None)
-SOAK_S = float(sys.argv.pop(1)) * 60 if len(sys.argv) > 1 else 1200 if LONG else 4
+SOAK_S = float(sys.argv.pop(1)) * 60 if len(sys.argv) > 1 else 900 if LONG else 4
 PLAYERS = 3
 ATTACK_S = 0.5
 LIFE_S_MAX = 0.3

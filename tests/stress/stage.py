@@ -31,8 +31,8 @@ class Stage:
     def __exit__(self, *_):
         self.scratch.__exit__()
 
-    def daemon(self):
-        daemon = Daemon(model=self.model, socket=self.socket, config={"threads": 1}).start()
+    def daemon(self, *args):
+        daemon = Daemon(*args, model=self.model, socket=self.socket, config={"threads": 1}).start()
         if not os.path.exists(self.solo):
             done = subprocess.run([self.stream, self.socket, "record", self.solo], stdout=subprocess.PIPE, text=True)
             assert done.returncode == 0, done.stdout

@@ -21,7 +21,7 @@ import harness
 from harness import LONG, Daemon, Scratch, Skip, ask, main, note, test, until
 import make_gguf
 
-ATTACK_S = 20 if LONG else 0.4
+ATTACK_S = 10 if LONG else 0.4
 HONEST = 2
 ASK_S_MAX = 60              # an honest client that waits longer hangs
 RSS_GROWTH_MAX = 64 << 20   # a request's fixed memory is touched when it is first used

@@ -22,6 +22,7 @@ from harness import LONG, main, note, test, until
 
 N_CLIENTS = 10000 if LONG else 100
 N_DAEMONS = 1000 if LONG else 10
+N_TAKEOVERS = 200 if LONG else 5
 STRIDE = 1 if LONG else 97
 AT_ONCE = 4
 LIFE_S_MAX = 0.04           # a client dies in exec, attach, submit, stream or end
@@ -113,6 +114,29 @@ def a_daemon_killed_at_random_moments_loses_repeats_and_changes_no_token():
         assert after == before, "descriptors and mappings of the players: %s, then %s" % (before, after)
         left = sorted(os.listdir(stage.scratch.path))
         assert all(name in ("solo", "tiny.gguf") or name.startswith("socket") for name in left), left
+
+
+@test
+def daemons_that_take_over_from_each_other_lose_repeat_and_change_no_token():
+    rng = random.Random()
+    with Stage(STREAM) as stage:
+        rng.seed(stage.seed)
+        daemon, players = stage.daemon(), []
+        try:
+            players = [stage.player(i) for i in range(PLAYERS)]
+            for _ in range(N_TAKEOVERS):
+                time.sleep(rng.uniform(0, DAEMON_LIFE_S_MAX))
+                old, daemon = daemon, stage.daemon("--takeover")
+                assert old.wait_end() == 0, old.log()
+                old.__exit__()
+            until("new streams on the last daemon", lambda: daemon.stats()["requests"]["finished"] > PLAYERS)
+            counts = [ended(player) for player in players]
+        finally:
+            for player in players:
+                player.kill()
+            daemon.__exit__()
+        note("%d daemons replaced" % N_TAKEOVERS)
+        assert figures(counts)["ended"] == 0, counts
 
 
 if __name__ == "__main__":
