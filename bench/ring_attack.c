@@ -21,8 +21,8 @@
 #include "tests/unit/raw_client.h"
 
 #define SLICE_NS  60000000u /* of one attack in one round */
-#define HONEST_NS 20000u    /* between the honest client's requests, below the daemon's 50 us */
-#define AWAKE_NS  2000000u  /* between no-ops that keep the attacker's queues hot */
+#define HONEST_NS 30000u    /* between requests that keep a queue hot, below the default's 50 us */
+#define AWAKE_NS  2000000u  /* the same where queues park later: far below 1 % of the passes */
 #define SQ_LOG2   6u
 #define TAGS      256u
 #define LIVE      STREAMS /* requests that never end */
@@ -273,8 +273,8 @@ enum transport attack_transport(uint32_t attack)
 
 /* ---- the client process ---------------------------------------------------------------------- */
 
-/* The honest client: one request under way, and the next one HONEST_NS after it began. */
-static void honest_step(tkr_conn *conn, tkr_req *req, uint64_t *began)
+/* The honest client: one request under way, and the next one every_ns after it began. */
+static void honest_step(tkr_conn *conn, tkr_req *req, uint32_t every_ns, uint64_t *began)
 {
     tkr_event event;
 
@@ -290,7 +290,7 @@ static void honest_step(tkr_conn *conn, tkr_req *req, uint64_t *began)
         tkr_release(conn, req->id);
         req->id = 0;
     }
-    if (to_ns(ticks() - *began) < HONEST_NS)
+    if (to_ns(ticks() - *began) < every_ns)
         return;
     *began = ticks();
     if (tkr_submit(conn, req, 1) != 1)
@@ -333,6 +333,7 @@ static void attacker_step(struct attacker *a, const struct attack *attack, uint6
 void attack_slice(tkr_conn *honest, uint32_t number)
 {
     const struct attack *attack = &attacks[number];
+    uint32_t every_ns = attack->transport == PARKS ? HONEST_NS : AWAKE_NS;
     uint64_t begin, honest_began = 0, awake = 0;
     struct attacker a;
     tkr_req req;
@@ -343,14 +344,14 @@ void attack_slice(tkr_conn *honest, uint32_t number)
     TKR_STORE_RELEASE(&shared->attack_on, 1u);
     begin = ticks();
     while (to_ns(ticks() - begin) < SLICE_NS) {
-        honest_step(honest, &req, &honest_began);
+        honest_step(honest, &req, every_ns, &honest_began);
         if (attack->step)
             attacker_step(&a, attack, &awake);
     }
     TKR_STORE_RELEASE(&shared->attack_on, 0u);
     while (req.id) {
         honest_began = ticks(); /* so that none follows */
-        honest_step(honest, &req, &honest_began);
+        honest_step(honest, &req, every_ns, &honest_began);
     }
     if (attack->step)
         raw_close(&a.raw);
