@@ -78,7 +78,8 @@ void tkr_load_hook(const void *ptr, size_t bytes)
     choice = next_byte();
     conn = &conns[choice % CONNS];
     if (choice < 32 && conn->r.base)
-        ((uint8_t *)conn->r.base)[next_byte() & 1 ? next_byte() : next_word() % conn->r.bytes] = next_byte();
+        ((uint8_t *)conn->r.base)[next_byte() & 1 ? next_byte() : next_word() % conn->r.bytes] =
+            next_byte();
 }
 
 static int maps_count(void)
@@ -113,7 +114,8 @@ static void start(void)
         .inflight_max = 16,
         .arena_max = 65536,
         .bulk_max = 65536,
-        .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_PAD | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE},
+        .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_PAD | 1u << TKR_OP_CANCEL |
+                      1u << TKR_OP_GENERATE},
     };
     struct io_ops ops = {.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
     struct diag diag;
@@ -324,7 +326,10 @@ static void answers_read(struct conn *c)
     struct iovec iov = {.iov_base = &w, .iov_len = sizeof w};
 
     while (c->socket >= 0) {
-        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
         ssize_t n = recvmsg(c->socket, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 

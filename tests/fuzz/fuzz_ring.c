@@ -190,7 +190,8 @@ static void on_detach(void *ctx, struct io_client *client)
 {
     (void)ctx;
     while (client->n_active)
-        io_done(client, client->active[0], client->tags[client->active[0]].user, TKR_E_ABORTED, NULL);
+        io_done(client, client->active[0], client->tags[client->active[0]].user, TKR_E_ABORTED,
+                NULL);
 }
 
 /* ---- the hostile client ------------------------------------------------------------------------ */
@@ -282,13 +283,15 @@ static void publish(struct io_client *client)
 {
     for (int n = next_byte() % PUMPS_MAX; n > 0 && client->n_active; n--) {
         uint32_t tag = client->active[next_byte() % client->n_active], off;
-        struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN, .tag = (uint16_t)tag, .user = client->tags[tag].user};
+        struct tkr_cqe cqe = {
+            .kind = TKR_CQE_TOKEN, .tag = (uint16_t)tag, .user = client->tags[tag].user};
         uint32_t pos = client->cq.pos;
         int err = io_put(client, &cqe);
         void *ptr;
 
         TRAP_UNLESS(client->cq.pos == pos + (err == 0));
-        if (next_byte() < 32 && io_bulk_take(client, tag, next_word() % (BULK + 999), &off, &ptr) == 0)
+        if (next_byte() < 32 &&
+            io_bulk_take(client, tag, next_word() % (BULK + 999), &off, &ptr) == 0)
             TRAP_UNLESS(off < BULK + 1 && ptr == client->bulk_base + off);
         if (next_byte() < 64) {
             ends++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_memory.h - put before each source of the transport in the simulator (compiler option
- * -include): loads, stores and fences of shared memory go to sim_ring.c, which lets the other side
+ * -include): loads, stores and fences of shared memory go to sim_world.c, which lets the other side
  * run before each and keeps stores in a buffer for a while, as x86 does.
  */
 #ifndef TESTS_SIM_SIM_MEMORY_H

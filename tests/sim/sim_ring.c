@@ -17,62 +17,25 @@
  * Each planted mistake has to be caught, else the checks are worth nothing.
  */
 #include <check.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <ucontext.h>
-#include "runtime/io/state.h"
+#include "tests/sim/sim_world.h"
 
-#define CLIENTS     2u
 #define QUEUES      2u
 #define TAGS        4u
 #define ARENA       4096u
-#define LENGTH_MAX  40u /* longer than the completion queue */
-#define PAUSE_MAX   400u /* turns that a lonely client waits before it asks again */
+#define LENGTH_MAX  40u   /* longer than the completion queue */
+#define PAUSE_MAX   400u  /* turns that a lonely client waits before it asks again */
 #define NAP_MAX     4000u /* and that a busy one does not read for, now and then: the queue fills */
-#define KERNEL_MAX  32u /* that a system call takes until it compares a futex word */
-#define BUFFER      12u
 #define STACK_BYTES (64u << 10)
-#define DAEMON      CLIENTS /* the last actor */
-#define ACTORS      (CLIENTS + 1)
 #define STEPS       2000000u
 #define STEPS_LONG  200000000u
 #define STEPS_CATCH 4000000u /* within which each planted mistake has to show */
 #define KILL_EVERY  3000u
 #define STUCK       200000u /* steps without a line read by a client, which always has requests in work */
 #define SKIP        1000u /* a sleeping timer is let wait so often */
-
-enum mistake {
-    MISTAKE_NONE,
-    CLIENT_RINGS_WITHOUT_FENCE,
-    DAEMON_PARKS_WITHOUT_FENCE,
-    DAEMON_READS_THE_BELL_TOO_LATE,
-    DAEMON_PARKS_WITHOUT_LAST_LOOK,
-    CLIENT_SLEEPS_WITHOUT_FENCE,
-    CLIENT_SLEEPS_WITHOUT_LAST_LOOK,
-    CLIENT_READS_ITS_BELL_TOO_LATE,
-    CLIENT_STORES_SEQ_FIRST,
-    CLIENT_GIVES_LINES_BACK_EARLY,
-    CLIENT_FORGETS_WHAT_IT_RECEIVED,
-    MISTAKES
-};
-
-struct buffered {
-    void *ptr;
-    uint64_t value;
-    size_t bytes;
-};
-
-struct actor {
-    ucontext_t context;
-    char *stack;
-    struct buffered buffer[BUFFER];
-    uint32_t n_buffer;
-    const uint32_t *sleeps_on; /* a client's futex */
-    int asleep, timer;
-};
 
 struct ask {
     uint64_t user; /* 0: free */
@@ -93,268 +56,16 @@ struct sim_client {
     uint64_t line_step; /* when it read its last line */
 };
 
-struct bell_wait {
-    const uint32_t *word;
-    uint64_t data;
-    int armed, fired;
-};
-
-static struct actor actors[ACTORS];
 static struct sim_client clients[CLIENTS];
-static struct bell_wait waits[(CLIENTS * 2 + IO_CONNS_SPARE) * TKR_NSQ_MAX];
-static int pidfd_fired[CLIENTS * 2 + IO_CONNS_SPARE];
-static ucontext_t scheduler;
-static uint32_t now_running;
-static struct io io;
 static struct io_user user;
-static uint64_t generator;
-static enum mistake mistake;
 static int lonely; /* one client, one request, much sleep: else the others' wakes hide a lost one */
 static const char *violation;
 static uint64_t steps, kills_client, kills_daemon, lines, asked_total, done_total;
-static int attached_event; /* the control socket has told the daemon of a client */
-static int last_look_lies; /* DAEMON_PARKS_WITHOUT_LAST_LOOK: of the next load of a slot */
-
-static uint64_t dice(void)
-{
-    generator ^= generator >> 12;
-    generator ^= generator << 25;
-    generator ^= generator >> 27;
-    return (generator * 0x2545f4914f6cdd1du) >> 20;
-}
 
 static void broken(const char *what)
 {
     if (!violation)
         violation = what;
-}
-
-/* ---- memory --------------------------------------------------------------------------------------- */
-
-static void yield(void)
-{
-    struct actor *a = &actors[now_running];
-
-    swapcontext(&a->context, &scheduler);
-}
-
-static void turns_pass(uint64_t max)
-{
-    for (uint64_t n = 1 + dice() % max; n > 0; n--)
-        yield();
-}
-
-static void store_now(const struct buffered *b)
-{
-    memcpy(b->ptr, &b->value, b->bytes);
-}
-
-static void buffer_pop(struct actor *a)
-{
-    store_now(&a->buffer[0]);
-    memmove(a->buffer, a->buffer + 1, --a->n_buffer * sizeof *a->buffer);
-}
-
-static void buffer_drain(struct actor *a)
-{
-    while (a->n_buffer)
-        buffer_pop(a);
-}
-
-uint64_t sim_load(const void *ptr, size_t bytes)
-{
-    struct actor *a = &actors[now_running];
-    uint64_t value = 0;
-
-    yield();
-    if (last_look_lies && now_running == DAEMON) {
-        last_look_lies = 0;
-        return 0;
-    }
-    memcpy(&value, ptr, bytes);
-    for (uint32_t i = 0; i < a->n_buffer; i++) /* the newest of its own stores counts */
-        if (a->buffer[i].ptr == ptr)
-            value = a->buffer[i].value;
-    return value;
-}
-
-void sim_store(void *ptr, uint64_t value, size_t bytes)
-{
-    struct actor *a = &actors[now_running];
-
-    yield();
-    if (a->n_buffer == BUFFER)
-        buffer_pop(a);
-    a->buffer[a->n_buffer++] = (struct buffered){ptr, value, bytes};
-}
-
-void sim_fence(void)
-{
-    yield();
-    if (mistake == DAEMON_PARKS_WITHOUT_FENCE && now_running == DAEMON)
-        return;
-    if (mistake == CLIENT_RINGS_WITHOUT_FENCE && now_running != DAEMON)
-        return;
-    buffer_drain(&actors[now_running]);
-    if (mistake == DAEMON_PARKS_WITHOUT_LAST_LOOK && now_running == DAEMON)
-        last_look_lies = 1;
-}
-
-void sim_region_close(struct tkr_region *region)
-{
-    buffer_drain(&actors[DAEMON]);
-    if (region->base)
-        munmap(region->base, (size_t)region->bytes);
-    region->base = NULL;
-}
-
-/* Else the host's scheduler would have a say in the run. */
-int sched_getcpu(void)
-{
-    return 0;
-}
-
-/* ---- futexes and the daemon's loop ------------------------------------------------------------------ */
-
-static void daemon_event(void)
-{
-    actors[DAEMON].asleep = 0;
-}
-
-/* System calls empty the buffer, as the locks in the kernel do. */
-int tkr_futex_wait(const uint32_t *word, uint32_t value, int64_t timeout_ns)
-{
-    struct actor *a = &actors[now_running];
-
-    (void)timeout_ns;
-    yield();
-    buffer_drain(a);
-    if (*word != value || clients[now_running].gone)
-        return -EAGAIN;
-    a->sleeps_on = word;
-    a->asleep = 1;
-    yield();
-    a->sleeps_on = NULL;
-    return 0;
-}
-
-int tkr_futex_wake(const uint32_t *word, int n)
-{
-    yield();
-    buffer_drain(&actors[now_running]);
-    for (uint32_t i = 0; i < CLIENTS; i++)
-        if (actors[i].asleep && actors[i].sleeps_on == word)
-            actors[i].asleep = 0;
-    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
-        if (waits[i].armed && waits[i].word == word) {
-            waits[i].fired = 1;
-            daemon_event();
-        }
-    return n;
-}
-
-int tkr_doorbell_send(int socket)
-{
-    (void)socket;
-    return 0;
-}
-
-static int sim_poll(struct io *of, int fd, uint32_t events, uint64_t data)
-{
-    (void)of;
-    (void)fd;
-    (void)events;
-    (void)data;
-    return 0;
-}
-
-static int sim_cancel(struct io *of, int fd, uint64_t data)
-{
-    (void)of;
-    (void)fd;
-    if (data >> 56 != IO_EVENT_BELL)
-        return 1;
-    waits[(uint32_t)data].fired = 1; /* it is told that it was cancelled */
-    return 0;
-}
-
-static void sim_submit(struct io *of)
-{
-    (void)of;
-}
-
-static int events_there(void)
-{
-    if (attached_event)
-        return 1;
-    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
-        if (waits[i].fired)
-            return 1;
-    for (size_t i = 0; i < sizeof pidfd_fired / sizeof *pidfd_fired; i++)
-        if (pidfd_fired[i])
-            return 1;
-    return 0;
-}
-
-static int sim_flagged(const struct io *of)
-{
-    (void)of;
-    return events_there();
-}
-
-static void events_deliver(void)
-{
-    attached_event = 0;
-    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
-        if (waits[i].fired) {
-            uint64_t data = waits[i].data;
-
-            waits[i] = (struct bell_wait){NULL, 0, 0, 0};
-            loop_handle(&io, data);
-        }
-    for (uint32_t i = 0; i < sizeof pidfd_fired / sizeof *pidfd_fired; i++)
-        if (pidfd_fired[i]) {
-            pidfd_fired[i] = 0;
-            loop_handle(&io, (uint64_t)IO_EVENT_PIDFD << 56 | i);
-        }
-}
-
-static void sim_wait(struct io *of, uint64_t timeout_ns)
-{
-    (void)of;
-    yield();
-    buffer_drain(&actors[DAEMON]);
-    if (timeout_ns && !events_there()) {
-        actors[DAEMON].asleep = 1;
-        actors[DAEMON].timer = timeout_ns != UINT64_MAX;
-        yield();
-    }
-    events_deliver();
-}
-
-const struct loop_ops loop_uring = {.name = "sim",
-                                    .poll = sim_poll,
-                                    .cancel = sim_cancel,
-                                    .submit = sim_submit,
-                                    .flagged = sim_flagged,
-                                    .wait = sim_wait};
-
-int uring_has_futex(struct io *of)
-{
-    (void)of;
-    return 1;
-}
-
-void uring_futex(struct io *of, const uint32_t *word, uint32_t value, uint64_t data)
-{
-    struct bell_wait *wait = &waits[(uint32_t)data];
-
-    (void)of;
-    turns_pass(KERNEL_MAX);
-    buffer_drain(&actors[DAEMON]);
-    *wait = (struct bell_wait){.word = word, .data = data, .armed = 1};
-    /* The kernel compares before it sleeps; with the mistake it is told the newest value. */
-    wait->fired = mistake != DAEMON_READS_THE_BELL_TOO_LATE && *word != value;
 }
 
 /* ---- the daemon ------------------------------------------------------------------------------------------ */
@@ -373,7 +84,8 @@ static uint32_t token_of(uint64_t of, uint32_t pos)
     return (uint32_t)(of * 2654435761u) ^ (pos * 40503u + 7);
 }
 
-static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe, uint64_t seen_ns)
+static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
+                      uint64_t seen_ns)
 {
     (void)ctx;
     (void)seen_ns;
@@ -381,7 +93,8 @@ static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe 
         broken("I3: a slot is of two requests");
     for (size_t i = 0; i < sizeof works / sizeof *works; i++)
         if (!works[i].client) {
-            works[i] = (struct work){client, sqe->user, sqe->tag, sqe->max_tokens, sqe->resume_pos, 0};
+            works[i] =
+                (struct work){client, sqe->user, sqe->tag, sqe->max_tokens, sqe->resume_pos, 0};
             return;
         }
     broken("the daemon holds more requests than there are tags");
@@ -413,7 +126,8 @@ static int step(void)
 
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         struct work *w = &works[i];
-        struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN, .ntok = 1, .user = w->user, .tag = (uint16_t)w->tag};
+        struct tkr_cqe cqe = {
+            .kind = TKR_CQE_TOKEN, .ntok = 1, .user = w->user, .tag = (uint16_t)w->tag};
 
         if (!w->client)
             continue;
@@ -445,14 +159,13 @@ static void daemon_main(void)
 
 static void io_start(void)
 {
-    static struct io_client *table[sizeof pidfd_fired / sizeof *pidfd_fired];
-    static struct io_client *members[IO_SETS][sizeof pidfd_fired / sizeof *pidfd_fired];
-    static struct io_queue *queues[IO_QUEUE_STATES][sizeof waits / sizeof *waits];
+    static struct io_client *table[PLACES];
+    static struct io_client *members[IO_SETS][PLACES];
+    static struct io_queue *queues[IO_QUEUE_STATES][PLACES * TKR_NSQ_MAX];
 
     memset(&io, 0, sizeof io);
     memset(table, 0, sizeof table);
-    memset(waits, 0, sizeof waits);
-    memset(pidfd_fired, 0, sizeof pidfd_fired);
+    world_reset();
     memset(works, 0, sizeof works);
     user = (struct io_user){.uid = 1};
     io.ops = (struct io_ops){.submit = on_submit, .cancel = on_cancel, .detach = on_detach};
@@ -472,7 +185,8 @@ static void io_start(void)
 
 static void *memory(uint64_t bytes)
 {
-    void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *base =
+        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (base == MAP_FAILED)
         abort();
@@ -481,7 +195,8 @@ static void *memory(uint64_t bytes)
 
 static void attach(struct sim_client *c)
 {
-    struct tkr_grant grant = {.arena_len = ARENA, .nsq = QUEUES, .sq_log2 = 4, .cq_log2 = 5, .max_inflight = TAGS};
+    struct tkr_grant grant = {
+        .arena_len = ARENA, .nsq = QUEUES, .sq_log2 = 4, .cq_log2 = 5, .max_inflight = TAGS};
     struct io_client *at = client_new(&io, -1);
 
     tkr_r_layout(&c->rh, &grant);
@@ -489,7 +204,8 @@ static void attach(struct sim_client *c)
     c->r = (struct tkr_region){memory(c->rh.region_len), c->rh.region_len, -1};
     c->t = (struct tkr_region){memory(c->th.region_len), c->th.region_len, -1};
     for (uint32_t q = 0; q < QUEUES; q++)
-        tkr_ring_out_init(&c->sq[q], (uint8_t *)c->r.base + c->rh.sq_off + (size_t)c->rh.sq_stride * q, 4);
+        tkr_ring_out_init(&c->sq[q],
+                          (uint8_t *)c->r.base + c->rh.sq_off + (size_t)c->rh.sq_stride * q, 4);
     tkr_ring_in_init(&c->cq, (uint8_t *)c->t.base + c->th.cq_off, 5);
     at->grant = grant;
     at->r = c->r;
@@ -505,7 +221,7 @@ static void attach(struct sim_client *c)
     for (uint32_t q = 0; q < QUEUES; q++)
         queue_move(&at->queue[q], IO_QUEUE_HOT);
     c->at_daemon = at;
-    c->gone = 0;
+    c->gone = actors[c - clients].gone = 0;
     c->line_step = steps;
     attached_event = 1;
     daemon_event();
@@ -541,9 +257,11 @@ static void submit(struct sim_client *c, uint32_t tag)
                           .data_kind = TKR_DATA_TEXT,
                           .data_off = (uint32_t)(ask->user % 64) * 64,
                           .max_tokens = ask->length,
-                          .resume_pos = mistake == CLIENT_FORGETS_WHAT_IT_RECEIVED ? 0 : ask->received};
+                          .resume_pos =
+                              mistake == CLIENT_FORGETS_WHAT_IT_RECEIVED ? 0 : ask->received};
 
-    tkr_ring_credit(&c->sq[q], TKR_LOAD_ACQUIRE(t_word(c, TKR_T_SQ_HEAD(q)))); /* never full: 4 tags */
+    tkr_ring_credit(&c->sq[q],
+                    TKR_LOAD_ACQUIRE(t_word(c, TKR_T_SQ_HEAD(q)))); /* never full: 4 tags */
     slot_put(c, q, &sqe);
     tkr_doorbell_ring(r_word(c, c->rh.ctl_off + TKR_R_BELL(q)), t_word(c, TKR_T_NEED_WAKEUP(q)));
 }
@@ -629,7 +347,8 @@ static void client_again(struct sim_client *c)
 
 static void ask_new(struct sim_client *c, uint32_t tag)
 {
-    c->asks[tag] = (struct ask){.user = ++c->last_user, .length = 1 + (uint32_t)dice() % LENGTH_MAX};
+    c->asks[tag] =
+        (struct ask){.user = ++c->last_user, .length = 1 + (uint32_t)dice() % LENGTH_MAX};
     asked_total++;
     submit(c, tag);
 }
@@ -694,7 +413,8 @@ static void client_kill(uint32_t at)
 {
     struct sim_client *c = &clients[at];
 
-    if (c->gone || !c->at_daemon || c->at_daemon->state != IO_CLIENT_LIVE || io.n_table == io.table_max)
+    if (c->gone || !c->at_daemon || c->at_daemon->state != IO_CLIENT_LIVE ||
+        io.n_table == io.table_max)
         return;
     buffer_drain(&actors[at]);
     pidfd_fired[c->at_daemon->slot] = 1; /* the daemon unmaps the regions when it has seen this */
@@ -733,7 +453,7 @@ static void daemon_kill(void)
     io_start();
     actor_start(DAEMON);
     for (uint32_t i = 0; i < CLIENTS && (clients[i].at_daemon || clients[i].gone); i++) {
-        clients[i].gone = 1;
+        clients[i].gone = actors[i].gone = 1;
         clients[i].at_daemon = NULL;
         actors[i].asleep = 0; /* the socket says so */
     }
@@ -789,7 +509,6 @@ static const char *run(uint64_t seed, uint64_t n, enum mistake planted, int kill
     lonely = seed % 2;
     n_clients = lonely ? 1 : CLIENTS;
     violation = NULL;
-    last_look_lies = 0;
     memset(clients, 0, sizeof clients);
     io_start();
     for (uint32_t i = 0; i < ACTORS; i++)
@@ -836,8 +555,9 @@ START_TEST(kills_at_any_access_lose_repeat_and_change_no_token)
     steps = lines = kills_client = kills_daemon = 0;
     for (uint64_t seed = 11; seed <= 20; seed++)
         ck_assert_msg(!run(seed, n / 10, MISTAKE_NONE, 1), "seed %d: %s", (int)seed, violation);
-    printf("# %llu steps, %llu lines, %llu clients and %llu daemons killed\n", (unsigned long long)steps,
-           (unsigned long long)lines, (unsigned long long)kills_client, (unsigned long long)kills_daemon);
+    printf("# %llu steps, %llu lines, %llu clients and %llu daemons killed\n",
+           (unsigned long long)steps, (unsigned long long)lines, (unsigned long long)kills_client,
+           (unsigned long long)kills_daemon);
     ck_assert_uint_gt(kills_client, 100);
     ck_assert_uint_gt(kills_daemon, 50);
 }

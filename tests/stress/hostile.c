@@ -164,7 +164,8 @@ static void ring_bell(struct attacker *a, uint32_t q)
         tkr_doorbell_send(c->socket);
         return;
     }
-    __atomic_fetch_add((uint32_t *)(void *)(r + c->rh.ctl_off + TKR_R_BELL(q)), 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add((uint32_t *)(void *)(r + c->rh.ctl_off + TKR_R_BELL(q)), 1,
+                       __ATOMIC_SEQ_CST);
     tkr_futex_wake((uint32_t *)(void *)(r + c->rh.ctl_off + TKR_R_BELL(q)), 1);
 }
 
@@ -235,7 +236,8 @@ static void mode_seals(void)
         must(madvise(c->r.base, 4096, MADV_REMOVE) < 0, "a page of R was removed");
         again = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->r.fd, 0);
         must(again == MAP_FAILED, "R was mapped writable again");
-        must(mprotect(c->t.base, (size_t)c->t.bytes, PROT_READ | PROT_WRITE) < 0, "T became writable");
+        must(mprotect(c->t.base, (size_t)c->t.bytes, PROT_READ | PROT_WRITE) < 0,
+             "T became writable");
         /* Allowed, and of no use: pages go out and come back. */
         madvise(c->r.base, bytes, MADV_PAGEOUT);
         madvise(c->r.base, bytes, MADV_DONTNEED);
@@ -346,7 +348,8 @@ static void mode_rewrite(void)
 
 static void mode_wild(void)
 {
-    static const uint32_t edges[] = {0, 1, 63, ARENA - 1, ARENA, ARENA + 1, 0x7fffffff, 0x80000000, 0xffffffc0, 0xffffffff};
+    static const uint32_t edges[] = {0,         1,          63,         ARENA - 1,  ARENA,
+                                     ARENA + 1, 0x7fffffff, 0x80000000, 0xffffffc0, 0xffffffff};
     struct attacker a;
 
     attached_surely(&a);
@@ -392,7 +395,8 @@ static void mode_sq_flood(void)
     while (on()) {
         for (uint32_t q = 0; q < a.n_queues; q++)
             for (uint32_t i = 0; i < SLOTS; i++)
-                tkr_ring_put(&a.sq[q], &(struct tkr_sqe){.op = TKR_OP_NOOP, .user = ++a.raw.user | 1});
+                tkr_ring_put(&a.sq[q],
+                             &(struct tkr_sqe){.op = TKR_OP_NOOP, .user = ++a.raw.user | 1});
         ring_bell(&a, below(a.n_queues));
         lines_read(&a);
         renewed(&a);
@@ -440,7 +444,8 @@ static void mode_hammer(void)
     r = a.raw.r.base;
     while (on())
         for (int i = 0; i < 10000; i++) {
-            uint32_t *seq = (void *)(r + a.raw.rh.sq_off + (size_t)a.raw.rh.sq_stride * (uint32_t)(i & 7));
+            uint32_t *seq =
+                (void *)(r + a.raw.rh.sq_off + (size_t)a.raw.rh.sq_stride * (uint32_t)(i & 7));
             uint32_t *bell = (void *)(r + a.raw.rh.ctl_off + TKR_R_BELL((uint32_t)i & 7));
 
             TKR_STORE_RELAXED(seq, (uint32_t)i << 8); /* never the number that is due */

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include "clients/tokenring.h"
 
-#define STEPS_MAX  100000u /* of one part: a drain that finds nothing spins */
+#define STEPS_MAX   100000u /* of one part: a drain that finds nothing spins */
 #define PART_SUBMIT 0
 #define PART_DRAIN  1
 

@@ -37,12 +37,9 @@ static const struct {
     float temperature;
     uint64_t seed;
 } cases[] = {
-    {"the quick brown fox", 300, 0, 0},
-    {"a", 400, 0, 0},
-    {"0123456789 abcdefghij", 100, 0, 0},
-    {"the quick brown fox", 300, 0.9f, 11},
-    {"hello world, hello", 200, 1.5f, 12},
-    {"b", 5, 0, 0},
+    {"the quick brown fox", 300, 0, 0},    {"a", 400, 0, 0},
+    {"0123456789 abcdefghij", 100, 0, 0},  {"the quick brown fox", 300, 0.9f, 11},
+    {"hello world, hello", 200, 1.5f, 12}, {"b", 5, 0, 0},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
@@ -261,8 +258,9 @@ int main(int argc, char **argv)
     while (turn(conn, &x, !over))
         ;
     tkr_close(conn);
-    printf("{\"streams\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"repeated\": %" PRIu64
-           ", \"foreign\": %" PRIu64 ", \"ended\": %" PRIu64 ", \"gone\": %" PRIu64 ", \"gone_ns\": %" PRIu64 "}\n",
+    printf("{\"streams\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"lost\": %" PRIu64
+           ", \"repeated\": %" PRIu64 ", \"foreign\": %" PRIu64 ", \"ended\": %" PRIu64
+           ", \"gone\": %" PRIu64 ", \"gone_ns\": %" PRIu64 "}\n",
            streams, tokens, lost, repeated, foreign, ended, gone_live, gone_ns);
     return 0;
 }
