@@ -42,7 +42,7 @@ static struct conn conns[CONNS];
 static int odd_fds[ODD_FDS];
 static int first_free_fd, maps_before;
 
-/* ---- the daemon ------------------------------------------------------------------------------- */
+/* ---- the daemon ------------------------------------------------------------------------------ */
 
 static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
                       uint64_t seen_ns)
@@ -145,7 +145,7 @@ static void stop(void)
     io_free(io);
 }
 
-/* ---- the peer --------------------------------------------------------------------------------- */
+/* ---- the peer -------------------------------------------------------------------------------- */
 
 static void conn_open(struct conn *c)
 {
@@ -357,7 +357,7 @@ static void answers_read(struct conn *c)
     }
 }
 
-/* ---- turns ------------------------------------------------------------------------------------ */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static void pump(void)
 {

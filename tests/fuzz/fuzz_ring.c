@@ -37,7 +37,7 @@ static struct io_client clients[CLIENTS];
 static struct io_user users[CLIENTS];
 static uint32_t submits, ends;
 
-/* ---- what is replaced: system calls ----------------------------------------------------------- */
+/* ---- what is replaced: system calls ---------------------------------------------------------- */
 
 int tkr_futex_wait(const uint32_t *word, uint32_t value, int64_t timeout_ns)
 {
@@ -118,7 +118,7 @@ void uring_futex(struct io *of, const uint32_t *word, uint32_t value, uint64_t d
     (void)data;
 }
 
-/* ---- the writer ------------------------------------------------------------------------------- */
+/* ---- the writer ------------------------------------------------------------------------------ */
 
 void tkr_load_hook(const void *ptr, size_t bytes)
 {
@@ -142,7 +142,7 @@ void tkr_load_hook(const void *ptr, size_t bytes)
         r_bytes[next_word() % layout.region_len] = next_byte();
 }
 
-/* ---- the daemon that the transport calls ------------------------------------------------------- */
+/* ---- the daemon that the transport calls ----------------------------------------------------- */
 
 static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
                       uint64_t seen_ns)
@@ -194,7 +194,7 @@ static void on_detach(void *ctx, struct io_client *client)
                 NULL);
 }
 
-/* ---- the hostile client ------------------------------------------------------------------------ */
+/* ---- the hostile client ---------------------------------------------------------------------- */
 
 /* Fills the next slots of a queue: raw bytes, or a good request with some fields spoilt. */
 static void slots_fill(const struct io_queue *queue)
@@ -265,7 +265,7 @@ static void bells_fire(const struct io_client *client, int all)
             loop_handle(&io, (uint64_t)IO_EVENT_BELL << 56 | queue_number(&client->queue[q]));
 }
 
-/* ---- turns --------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static void states_check(const struct io_client *client)
 {
@@ -347,9 +347,9 @@ static void client_turns(int exact_layout)
     }
 }
 
-/* ---- set-up --------------------------------------------------------------------------------------- */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
-/* A header that passes the check keeps every range inside the region, and is the one that is used. */
+/* A header that passes the check keeps every range inside the region, and is used. */
 static int header_spoil(const struct tkr_grant *grant, struct tkr_r_header *header)
 {
     const char *field;

@@ -34,7 +34,7 @@
 #define STEPS_LONG  200000000u
 #define STEPS_CATCH 4000000u /* within which each planted mistake has to show */
 #define KILL_EVERY  3000u
-#define STUCK       200000u /* steps without a line read by a client, which always has requests in work */
+#define STUCK       200000u /* steps without a line read by a client: it has always asked */
 #define SKIP        1000u /* a sleeping timer is let wait so often */
 
 struct ask {
@@ -68,7 +68,7 @@ static void broken(const char *what)
         violation = what;
 }
 
-/* ---- the daemon ------------------------------------------------------------------------------------------ */
+/* ---- the daemon ------------------------------------------------------------------------------ */
 
 struct work {
     struct io_client *client;
@@ -181,7 +181,7 @@ static void io_start(void)
         io.queues[i] = queues[i];
 }
 
-/* ---- clients ---------------------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 static void *memory(uint64_t bytes)
 {
@@ -395,7 +395,7 @@ static void client_main(void)
     }
 }
 
-/* ---- the scheduler ------------------------------------------------------------------------------------------- */
+/* ---- the scheduler --------------------------------------------------------------------------- */
 
 static void actor_start(uint32_t at)
 {
@@ -527,7 +527,7 @@ static const char *run(uint64_t seed, uint64_t n, enum mistake planted, int kill
     return violation;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static uint64_t steps_wanted(void)
 {
