@@ -441,6 +441,7 @@ uint32_t queue_take(struct io_queue *queue)
 {
     struct io_client *client = queue->client;
     struct tkr_sqe sqe;
+    uint64_t rejected;
     uint32_t n = 0;
 
     while (n < IO_SLOTS_PER_PASS) {
@@ -451,9 +452,11 @@ uint32_t queue_take(struct io_queue *queue)
         }
         if (tkr_ring_take(&queue->sq, &sqe) < 0)
             break;
+        rejected = client->n_rejected;
         client_slot(client, &sqe);
         n++;
-        if (client->struck)
+        /* One that is rejected costs as much as several: it is the last of this pass. */
+        if (client->struck || client->n_rejected != rejected)
             break;
     }
     if (n) {
@@ -468,10 +471,17 @@ uint32_t queue_take(struct io_queue *queue)
     return n;
 }
 
+#define CANCELS_PER_PASS 16u /* words of one client: about a line, whoever hammers on them */
+
 void client_cancels(struct io_client *client)
 {
     /* Downwards: the callback may end the request, which moves the last one to its place. */
-    for (uint32_t i = client->n_active; i-- > 0;) {
+    uint32_t turns = (client->n_active + CANCELS_PER_PASS - 1) / CANCELS_PER_PASS;
+    uint32_t begin = turns ? client->io->turn % turns * CANCELS_PER_PASS : 0, end = begin;
+
+    while (end < client->n_active && end - begin < CANCELS_PER_PASS)
+        end++;
+    for (uint32_t i = end; i-- > begin;) {
         uint32_t tag;
 
         if (i >= client->n_active) /* it ended others as well */

@@ -248,12 +248,34 @@ void io_busy(struct io *io, int busy)
     io->busy = busy;
 }
 
+/* 1: it is looked at in this pass. A client's hot queues take turns, so that one client costs the
+ * others the lines and slots of one queue, however many it has. */
+static int queue_turn(struct io_queue *queue)
+{
+    struct io_client *client = queue->client;
+    uint32_t after;
+
+    if (client->n_queues == 1 || client->hot == 1u << queue->index)
+        return 1;
+    if (queue->index != client->hot_next || client->hot_seen == client->io->turn)
+        return 0;
+    after = client->hot & ~((2u << queue->index) - 1);
+    client->hot_next = (uint8_t)__builtin_ctz(after ? after : client->hot);
+    client->hot_seen = client->io->turn;
+    return 1;
+}
+
 uint32_t io_pass(struct io *io)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < io->n_queues[IO_QUEUE_HOT]; i++)
-        n += queue_take(io->queues[IO_QUEUE_HOT][i]);
+    io->turn++;
+    for (uint32_t i = 0; i < io->n_queues[IO_QUEUE_HOT]; i++) {
+        struct io_queue *queue = io->queues[IO_QUEUE_HOT][i];
+
+        if (queue_turn(queue))
+            n += queue_take(queue);
+    }
     for (uint32_t i = io->n_set[IO_SET_BUSY]; i-- > 0;)
         if (i < io->n_set[IO_SET_BUSY])
             client_cancels(io->set[IO_SET_BUSY][i]);
@@ -391,9 +413,15 @@ static uint64_t sleep_timeout(const struct io *io, uint64_t until_ns, uint64_t n
     return timeout;
 }
 
+/* Attaches, refusals and ends so far: a caller that has new ones to show must not sleep over them. */
+static uint64_t comings_and_goings(const struct io *io)
+{
+    return io->counts.attached + io->counts.refused + io->counts.detached;
+}
+
 void io_sleep(struct io *io, uint64_t until_ns)
 {
-    uint64_t now;
+    uint64_t now, before = comings_and_goings(io);
 
     if (io->n_set[IO_SET_TOUCHED])
         notify_touched(io);
@@ -412,7 +440,7 @@ void io_sleep(struct io *io, uint64_t until_ns)
     control_expire(io, now);
     hot_park(io, now);
     if (kick_taken(io) || starved_look(io) || io->n_queues[IO_QUEUE_HOT] || io->n_set[IO_SET_DUE] ||
-        io->n_set[IO_SET_TOUCHED])
+        io->n_set[IO_SET_TOUCHED] || comings_and_goings(io) != before)
         return;
     loop_wait(io, sleep_timeout(io, until_ns, now));
     if (io->n_set[IO_SET_STARVED] && !starved_look(io) &&

@@ -152,6 +152,9 @@ struct io_client {
 
     uint32_t n_queues;
     struct io_queue queue[TKR_NSQ_MAX];
+    uint32_t hot_seen; /* the last pass that looked at one of several hot queues */
+    uint8_t hot;       /* bit q: queue q is HOT */
+    uint8_t hot_next;  /* whose turn it is */
 };
 
 struct io_user { /* the sums over the connections of one uid */
@@ -207,6 +210,7 @@ struct io {
 
     struct waker *waker;
     struct io_counts counts;
+    uint32_t turn; /* counts passes */
 };
 
 static inline void set_add(struct io *io, enum io_set set, struct io_client *client)
@@ -245,6 +249,11 @@ static inline void queue_move(struct io_queue *queue, enum io_queue_state state)
         queue->at = io->n_queues[state];
         io->queues[state][io->n_queues[state]++] = queue;
     }
+    queue->client->hot &= (uint8_t) ~(1u << queue->index);
+    if (state == IO_QUEUE_HOT)
+        queue->client->hot |= (uint8_t)(1u << queue->index);
+    if (queue->client->hot && !(queue->client->hot >> queue->client->hot_next & 1))
+        queue->client->hot_next = (uint8_t)__builtin_ctz(queue->client->hot);
 }
 
 /* How an IO_EVENT_BELL names its queue. */
