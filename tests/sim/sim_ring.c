@@ -35,7 +35,7 @@
 #define STEPS_CATCH 4000000u /* within which each planted mistake has to show */
 #define KILL_EVERY  3000u
 #define STUCK       200000u /* steps without a line read by a client: it has always asked */
-#define SKIP        1000u /* a sleeping timer is let wait so often */
+#define SKIP        1000u   /* a sleeping timer is let wait so often */
 
 struct ask {
     uint64_t user; /* 0: free */
