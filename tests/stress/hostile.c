@@ -290,6 +290,12 @@ static void mode_reuse(void)
             usleep(1000);
             continue;
         }
+        if (c->welcome.daemon_epoch != first.raw.welcome.daemon_epoch) {
+            left(&second); /* another daemon, which may take what the first one had */
+            left(&first);
+            attached_surely(&first);
+            continue;
+        }
         attach.region_len = first.raw.rh.region_len;
         raw_send(c->socket, &attach, sizeof attach, &first.raw.r.fd, 1);
         must(raw_ready_recv(c) < 0, "one region was taken twice");
