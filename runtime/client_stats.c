@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define CLIENTS_PER_STORE 256u  /* some 100 ns each */
-#define STORE_NS 50000000u
+#define CLIENTS_PER_STORE 256u /* some 100 ns each */
+#define STORE_NS          50000000u
 
 struct sums { /* of whoever has this place */
     uint64_t id;
@@ -102,8 +102,8 @@ static void record_store(void *ctx, uint32_t place, struct tkr_stats_client *cli
     tkr_stats_put_client(cs->file, place, client, cs->now_ns);
 }
 
-void client_stats_store(struct client_stats *cs, const struct job *jobs, const uint32_t *alive, uint32_t n_alive,
-                        uint64_t now_ns)
+void client_stats_store(struct client_stats *cs, const struct job *jobs, const uint32_t *alive,
+                        uint32_t n_alive, uint64_t now_ns)
 {
     cs->asked = now_ns - cs->stored_ns < STORE_NS;
     if (cs->asked)
@@ -135,7 +135,8 @@ uint64_t client_stats_due(const struct client_stats *cs)
 
     io_counts(cs->io, &now);
     if (!cs->asked && !cs->at && now.slots == cs->seen.slots && now.attached == cs->seen.attached &&
-        now.detached == cs->seen.detached && now.hot == cs->seen.hot && now.parked == cs->seen.parked)
+        now.detached == cs->seen.detached && now.hot == cs->seen.hot &&
+        now.parked == cs->seen.parked)
         return 0;
     return cs->stored_ns + STORE_NS;
 }

@@ -10,10 +10,10 @@
 #include "runtime/text/vocab.h"
 
 #define MAX_TOKENS_LIMIT (1u << 20)
-#define TOP_K_LIMIT (1u << 20)
+#define TOP_K_LIMIT      (1u << 20)
 
-__attribute__((format(printf, 3, 4)))
-static int refuse(struct request *req, enum end_status status, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int refuse(struct request *req, enum end_status status,
+                                                        const char *format, ...)
 {
     va_list args;
 
@@ -28,11 +28,11 @@ static int refuse_range(struct request *req, const char *field, uint64_t have, u
 {
     req->have = max;
     req->want = have;
-    return refuse(req, END_INVALID, "%s: %llu is outside 0 .. %llu", field, (unsigned long long)have,
-                  (unsigned long long)max);
+    return refuse(req, END_INVALID, "%s: %llu is outside 0 .. %llu", field,
+                  (unsigned long long)have, (unsigned long long)max);
 }
 
-/* ---- the parameter head ------------------------------------------------------------------------- */
+/* ---- the parameter head ---------------------------------------------------------------------- */
 
 static const char *unsupported_field(const struct tkr_param *p)
 {
@@ -40,13 +40,20 @@ static const char *unsupported_field(const struct tkr_param *p)
         const char *name;
         int set;
     } fields[] = {
-        {"tenant", p->tenant != 0},         {"session2", p->session2 != 0},
-        {"prefix", p->prefix != 0},         {"grammar", p->grammar != 0},
-        {"labels", p->labels != 0},         {"adapter", p->adapter != 0},
-        {"on_late", p->on_late != 0},       {"pooling", p->pooling != 0},
-        {"pos", p->pos != 0},               {"n_logprobs", p->n_logprobs != 0},
-        {"emit", p->emit != 0},             {"repeat", p->repeat != 0},
-        {"presence", p->presence != 0},     {"frequency", p->frequency != 0},
+        {"tenant", p->tenant != 0},
+        {"session2", p->session2 != 0},
+        {"prefix", p->prefix != 0},
+        {"grammar", p->grammar != 0},
+        {"labels", p->labels != 0},
+        {"adapter", p->adapter != 0},
+        {"on_late", p->on_late != 0},
+        {"pooling", p->pooling != 0},
+        {"pos", p->pos != 0},
+        {"n_logprobs", p->n_logprobs != 0},
+        {"emit", p->emit != 0},
+        {"repeat", p->repeat != 0},
+        {"presence", p->presence != 0},
+        {"frequency", p->frequency != 0},
         {"flags", (p->flags & ~(TKR_PARAM_SEED | TKR_PARAM_IGNORE_EOS)) != 0},
     };
 
@@ -68,7 +75,8 @@ static int reserved_is_zero(const struct tkr_param *p)
 static int sampling_check(struct request *req, const struct tkr_param *p)
 {
     if (!(p->temperature >= 0.0f && p->temperature <= 100.0f))
-        return refuse(req, END_INVALID, "temperature: %g is outside 0 .. 100", (double)p->temperature);
+        return refuse(req, END_INVALID, "temperature: %g is outside 0 .. 100",
+                      (double)p->temperature);
     if (!(p->top_p >= 0.0f && p->top_p <= 1.0f))
         return refuse(req, END_INVALID, "top_p: %g is outside 0 .. 1", (double)p->top_p);
     if (!(p->min_p >= 0.0f && p->min_p <= 1.0f))
@@ -88,10 +96,11 @@ static int head_apply(struct intake *in, struct request *req, const struct tkr_p
     if (!reserved_is_zero(p))
         return refuse(req, END_INVALID, "param.reserved: must be zero");
     if (field)
-        return refuse(req, END_UNSUPPORTED, "%s: not supported by this daemon, must be zero", field);
+        return refuse(req, END_UNSUPPORTED, "%s: not supported by this daemon, must be zero",
+                      field);
     if (p->model_gen && p->model_gen != in->model_gen)
-        return refuse(req, (enum end_status)TKR_E_MISMATCH, "model_gen: %u, the model has %u", p->model_gen,
-                      in->model_gen);
+        return refuse(req, (enum end_status)TKR_E_MISMATCH, "model_gen: %u, the model has %u",
+                      p->model_gen, in->model_gen);
     err = sampling_check(req, p);
     if (err < 0)
         return err;
@@ -108,7 +117,7 @@ static int head_apply(struct intake *in, struct request *req, const struct tkr_p
     return 0;
 }
 
-/* ---- tail entries ------------------------------------------------------------------------------- */
+/* ---- tail entries ---------------------------------------------------------------------------- */
 
 static int tail_message(struct job *job, const struct tkr_tail *t)
 {
@@ -150,7 +159,8 @@ static int tail_stop_ids(struct job *job, const struct tkr_tail *t)
     uint32_t *ids = req->stop_ids + req->n_stop_ids;
 
     if (t->count > REQUEST_STOP_IDS - req->n_stop_ids)
-        return refuse_range(req, "stop ids", (uint64_t)req->n_stop_ids + t->count, REQUEST_STOP_IDS);
+        return refuse_range(req, "stop ids", (uint64_t)req->n_stop_ids + t->count,
+                            REQUEST_STOP_IDS);
     if (t->bytes != 4 * t->count)
         return refuse(req, END_INVALID, "stop ids: %u bytes for %u ids", t->bytes, t->count);
     if (io_arena_copy(job->client, ids, t->off, t->bytes) < 0)
@@ -159,7 +169,8 @@ static int tail_stop_ids(struct job *job, const struct tkr_tail *t)
     return 0;
 }
 
-/* The ids stand where the output goes: passing through the detokeniser, each is written to its place again. */
+/* The ids stand where the output goes: passing through the detokeniser, each is written to its
+ * place again. */
 static int tail_resume_ids(const struct intake *in, struct job *job, const struct tkr_tail *t)
 {
     struct request *req = job->req;
@@ -171,7 +182,8 @@ static int tail_resume_ids(const struct intake *in, struct job *job, const struc
     if (t->count > in->model->n_ctx) {
         req->have = in->model->n_ctx;
         req->want = t->count;
-        return refuse(req, END_CONTEXT, "resume_pos: %u ids, the context has %u", t->count, in->model->n_ctx);
+        return refuse(req, END_CONTEXT, "resume_pos: %u ids, the context has %u", t->count,
+                      in->model->n_ctx);
     }
     if (t->bytes != 4 * t->count)
         return refuse(req, END_INVALID, "resume ids: %u bytes for %u ids", t->bytes, t->count);
@@ -198,7 +210,8 @@ static int tail_apply(const struct intake *in, struct job *job, const struct tkr
         return tail_resume_ids(in, job, t);
     case TKR_TAIL_BIAS:
     case TKR_TAIL_BANNED:
-        return refuse(job->req, END_UNSUPPORTED, "tail kind %u: not supported by this daemon", t->kind);
+        return refuse(job->req, END_UNSUPPORTED, "tail kind %u: not supported by this daemon",
+                      t->kind);
     default:
         return refuse(job->req, END_INVALID, "tail kind %u: unknown", t->kind);
     }
@@ -212,7 +225,8 @@ static int resume_check(struct job *job, const struct tkr_sqe *sqe, int has_seed
     if (sqe->resume_pos != req->n_resume) {
         req->have = req->n_resume;
         req->want = sqe->resume_pos;
-        return refuse(req, END_INVALID, "resume_pos: %u, but %u resume ids", sqe->resume_pos, req->n_resume);
+        return refuse(req, END_INVALID, "resume_pos: %u, but %u resume ids", sqe->resume_pos,
+                      req->n_resume);
     }
     if (!req->n_resume && req->resume_bytes)
         return refuse(req, END_INVALID, "resume_bytes: must be zero without resume_pos");
@@ -234,12 +248,14 @@ static int params_read(struct intake *in, struct job *job, const struct tkr_sqe 
         return resume_check(job, sqe, 0);
     if (sqe->param_off % 8)
         return refuse(req, END_INVALID, "param_off: %u is not a multiple of 8", sqe->param_off);
-    if (sqe->param_len < sizeof param || io_arena_copy(job->client, &param, sqe->param_off, sizeof param) < 0)
+    if (sqe->param_len < sizeof param ||
+        io_arena_copy(job->client, &param, sqe->param_off, sizeof param) < 0)
         return refuse(req, END_INVALID, "param_len: %u, expected at least 128", sqe->param_len);
     if (param.n_tail > TKR_TAIL_MAX)
         return refuse_range(req, "n_tail", param.n_tail, TKR_TAIL_MAX);
     if (sqe->param_len - sizeof param != param.n_tail * sizeof tail[0])
-        return refuse(req, END_INVALID, "param_len: %u does not fit n_tail %u", sqe->param_len, param.n_tail);
+        return refuse(req, END_INVALID, "param_len: %u does not fit n_tail %u", sqe->param_len,
+                      param.n_tail);
     err = head_apply(in, req, &param);
     if (err < 0)
         return err;
@@ -251,7 +267,7 @@ static int params_read(struct intake *in, struct job *job, const struct tkr_sqe 
     return err < 0 ? err : resume_check(job, sqe, (param.flags & TKR_PARAM_SEED) != 0);
 }
 
-/* ---- the prompt --------------------------------------------------------------------------------- */
+/* ---- the prompt ------------------------------------------------------------------------------ */
 
 static int tokens_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
 {
@@ -263,7 +279,8 @@ static int tokens_read(struct intake *in, struct job *job, const struct tkr_sqe 
     if (n > in->model->n_ctx) {
         req->have = in->model->n_ctx;
         req->want = n;
-        return refuse(req, END_CONTEXT, "prompt of %u tokens, the context has %u", n, in->model->n_ctx);
+        return refuse(req, END_CONTEXT, "prompt of %u tokens, the context has %u", n,
+                      in->model->n_ctx);
     }
     if (io_arena_copy(job->client, req->tokens, sqe->data_off, sqe->data_len) < 0)
         return refuse(req, END_INVALID, "data: outside the arena");
@@ -290,12 +307,14 @@ static int data_read(struct intake *in, struct job *job, const struct tkr_sqe *s
         return tokens_read(in, job, sqe);
     case TKR_DATA_MESSAGES:
         if (!in->has_template)
-            return refuse(req, END_INVALID, "data_kind: the model has no chat template, send text (raw)");
+            return refuse(req, END_INVALID,
+                          "data_kind: the model has no chat template, send text (raw)");
         if (sqe->data_len)
             return refuse(req, END_INVALID, "data_len: must be zero with MESSAGES");
         return 0;
     default:
-        return refuse(req, END_INVALID, "data_kind: %u is not TEXT, TOKENS or MESSAGES", sqe->data_kind);
+        return refuse(req, END_INVALID, "data_kind: %u is not TEXT, TOKENS or MESSAGES",
+                      sqe->data_kind);
     }
 }
 
@@ -310,12 +329,14 @@ int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
     req->user = sqe->user;
     req->deadline_ns = sqe->deadline_ns;
     req->max_tokens = sqe->max_tokens;
-    /* A fresh seed for who gave none; the result record reports it, so that the answer can be repeated. */
+    /* A fresh seed for who gave none; the result record reports it, so that the answer can be
+     * repeated. */
     req->sampling.seed = counter_random(in->seed_base, in->seed_count++);
     detok_init(&req->detok, in->model->vocab);
 
     if (sqe->model != 0)
-        return refuse(req, (enum end_status)TKR_E_NO_MODEL, "model: no model with index %u", sqe->model);
+        return refuse(req, (enum end_status)TKR_E_NO_MODEL, "model: no model with index %u",
+                      sqe->model);
     if (req->max_tokens > MAX_TOKENS_LIMIT && req->max_tokens != TKR_MAX_TOKENS_NONE)
         return refuse_range(req, "max_tokens", req->max_tokens, MAX_TOKENS_LIMIT);
     err = data_read(in, job, sqe);

@@ -2,8 +2,9 @@
 /*
  * intake.h - from a submission slot to a private, checked request.
  *
- * Everything the client wrote is copied once (io_arena_copy) and only the copy is looked at. A wrong or
- * unsupported field ends the request with a status and a message that names the field and its range.
+ * Everything the client wrote is copied once (io_arena_copy) and only the copy is looked at. A
+ * wrong or unsupported field ends the request with a status and a message that names the field and
+ * its range.
  */
 #ifndef RUNTIME_INTAKE_H
 #define RUNTIME_INTAKE_H
@@ -15,11 +16,12 @@ struct intake {
     const struct model *model;
     uint32_t model_gen;
     int has_template;
-    uint64_t seed_base;   /* random, drawn at start */
+    uint64_t seed_base; /* random, drawn at start */
     uint64_t seed_count;
 };
 
-/* Fills job and job->req from the slot; 0, or -EINVAL with req->status, message, have and want set. */
+/* Fills job and job->req from the slot; 0, or -EINVAL with req->status, message, have and want
+ * set. */
 int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe);
 
 #endif

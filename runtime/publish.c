@@ -7,16 +7,29 @@
 
 /* The scheduler knows no wire; its numbers are the wire's. */
 _Static_assert((int)END_OK == (int)TKR_OK && (int)END_INVALID == (int)TKR_E_INVALID, "status");
-_Static_assert((int)END_UNSUPPORTED == (int)TKR_E_UNSUPPORTED && (int)END_CONTEXT == (int)TKR_E_CONTEXT, "status");
-_Static_assert((int)END_DEADLINE == (int)TKR_E_DEADLINE && (int)END_OVERLOADED == (int)TKR_E_OVERLOADED, "status");
-_Static_assert((int)END_CANCELLED == (int)TKR_E_CANCELLED && (int)END_ABORTED == (int)TKR_E_ABORTED, "status");
-_Static_assert((int)END_NUMERIC == (int)TKR_E_NUMERIC && (int)END_SLOW == (int)TKR_E_SLOW, "status");
+_Static_assert((int)END_UNSUPPORTED == (int)TKR_E_UNSUPPORTED &&
+                   (int)END_CONTEXT == (int)TKR_E_CONTEXT,
+               "status");
+_Static_assert((int)END_DEADLINE == (int)TKR_E_DEADLINE &&
+                   (int)END_OVERLOADED == (int)TKR_E_OVERLOADED,
+               "status");
+_Static_assert((int)END_CANCELLED == (int)TKR_E_CANCELLED && (int)END_ABORTED == (int)TKR_E_ABORTED,
+               "status");
+_Static_assert((int)END_NUMERIC == (int)TKR_E_NUMERIC && (int)END_SLOW == (int)TKR_E_SLOW,
+               "status");
 _Static_assert((int)END_INTERNAL == (int)TKR_E_INTERNAL, "status");
-_Static_assert((int)FINISH_STOP == (int)TKR_FINISH_STOP && (int)FINISH_LENGTH == (int)TKR_FINISH_LENGTH, "finish");
-_Static_assert((int)STAMP_SEEN == (int)TKR_STAMP_SEEN && (int)STAMP_ADMITTED == (int)TKR_STAMP_ADMITTED, "stamp");
-_Static_assert((int)STAMP_PREFILL == (int)TKR_STAMP_PREFILL && (int)STAMP_FIRST == (int)TKR_STAMP_FIRST, "stamp");
+_Static_assert((int)FINISH_STOP == (int)TKR_FINISH_STOP &&
+                   (int)FINISH_LENGTH == (int)TKR_FINISH_LENGTH,
+               "finish");
+_Static_assert((int)STAMP_SEEN == (int)TKR_STAMP_SEEN &&
+                   (int)STAMP_ADMITTED == (int)TKR_STAMP_ADMITTED,
+               "stamp");
+_Static_assert((int)STAMP_PREFILL == (int)TKR_STAMP_PREFILL &&
+                   (int)STAMP_FIRST == (int)TKR_STAMP_FIRST,
+               "stamp");
 _Static_assert((int)STAMP_LAST == (int)TKR_STAMP_LAST && (int)STAMPS == (int)TKR_STAMPS, "stamp");
-_Static_assert(sizeof((struct request *)0)->message == sizeof((struct tkr_result *)0)->message, "message");
+_Static_assert(sizeof((struct request *)0)->message == sizeof((struct tkr_result *)0)->message,
+               "message");
 
 /* How many bytes of text[n] fit in a line without cutting a character. */
 static uint32_t whole_bytes(const uint8_t *text, uint32_t n, int raw)
@@ -31,7 +44,8 @@ static uint32_t whole_bytes(const uint8_t *text, uint32_t n, int raw)
     return cut ? cut : TKR_LINE_TEXT;
 }
 
-/* Pieces from job->mark on that fit one line together; 0 when the first one alone does not, or is begun. */
+/* Pieces from job->mark on that fit one line together; 0 when the first one alone does not, or
+ * is begun. */
 static uint32_t pieces_that_fit(const struct job *job)
 {
     const struct request *req = job->req;
@@ -45,8 +59,8 @@ static uint32_t pieces_that_fit(const struct job *job)
     while (job->mark + n < req->n_marks) {
         const struct piece_mark *m = &req->marks[job->mark + n];
 
-        if (m->id_end - job->ids_out > TKR_LINE_TOKENS || m->byte_end - job->bytes_out > TKR_LINE_TEXT ||
-            m->raw != req->marks[job->mark].raw)
+        if (m->id_end - job->ids_out > TKR_LINE_TOKENS ||
+            m->byte_end - job->bytes_out > TKR_LINE_TEXT || m->raw != req->marks[job->mark].raw)
             break;
         n++;
     }
@@ -68,8 +82,9 @@ static uint32_t minus(uint32_t end, uint32_t begin)
     return end > begin ? end - begin : 0;
 }
 
-/* The next line: whole pieces, or a part of one that is too long for a line. A client that resumes may have said
- * more than it had: then a difference here is none, and nobody but it is the worse for that. */
+/* The next line: whole pieces, or a part of one that is too long for a line. A client that resumes
+ * may have said more than it had: then a difference here is none, and nobody but it is the worse
+ * for that. */
 static int put_line(struct job *job)
 {
     const struct request *req = job->req;
@@ -77,7 +92,8 @@ static int put_line(struct job *job)
     const struct piece_mark *last = &req->marks[job->mark + (pieces ? pieces - 1 : 0)];
     uint32_t n_ids = minus(last->id_end, job->ids_out);
     uint32_t n_bytes = minus(last->byte_end, job->bytes_out);
-    struct tkr_cqe cqe = {.kind = TKR_CQE_TOKEN, .user = req->user, .tag = (uint16_t)job->tag, .pos = job->ids_out};
+    struct tkr_cqe cqe = {
+        .kind = TKR_CQE_TOKEN, .user = req->user, .tag = (uint16_t)job->tag, .pos = job->ids_out};
     int whole, err;
 
     if (n_ids > TKR_LINE_TOKENS)
@@ -106,9 +122,11 @@ int publish_reserve(struct job *job, uint32_t count)
 
     if (!count)
         return 0;
-    if (count > UINT32_MAX / 4 || io_bulk_take(job->client, job->tag, count * 4, &job->bulk_off, &dst) < 0) {
+    if (count > UINT32_MAX / 4 ||
+        io_bulk_take(job->client, job->tag, count * 4, &job->bulk_off, &dst) < 0) {
         req->want = (uint64_t)count * 4;
-        snprintf(req->message, sizeof req->message, "bulk memory is full: release requests or open with more of it");
+        snprintf(req->message, sizeof req->message,
+                 "bulk memory is full: release requests or open with more of it");
         return -ENOSPC;
     }
     job->bulk = dst;
@@ -129,7 +147,8 @@ static int put_bulk(struct job *job)
     cqe.u.bulk.type = ids ? TKR_BULK_U32 : TKR_BULK_F32;
     cqe.u.bulk.dim = 1;
     if (job->bulk_bytes)
-        memcpy(job->bulk, ids ? (const void *)job->ids : (const void *)req->logprobs, job->bulk_bytes);
+        memcpy(job->bulk, ids ? (const void *)job->ids : (const void *)req->logprobs,
+               job->bulk_bytes);
     return io_put(job->client, &cqe);
 }
 

@@ -3,8 +3,8 @@
  * publish.h - a request's final output to its client's ring.
  *
  * What is published may lag what was generated: a full ring loses nothing and blocks nobody, the
- * publisher goes on where it stopped. The terminal CQE has its own reserved slot; after SLOW it comes
- * without what the reader left unread, which counts as discarded.
+ * publisher goes on where it stopped. The terminal CQE has its own reserved slot; after SLOW it
+ * comes without what the reader left unread, which counts as discarded.
  */
 #ifndef RUNTIME_PUBLISH_H
 #define RUNTIME_PUBLISH_H
@@ -17,7 +17,8 @@ enum publish_state {
     PUBLISH_DONE     /* the terminal CQE is out: the tag is free */
 };
 
-/* Takes bulk memory for `count` results of 4 bytes, before they are computed: 0, or -ENOSPC with message and want set. */
+/* Takes bulk memory for `count` results of 4 bytes, before they are computed: 0, or -ENOSPC with
+ * message and want set. */
 int publish_reserve(struct job *job, uint32_t count);
 
 /* model_hash: [32], for the result record. */

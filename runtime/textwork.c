@@ -10,26 +10,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-struct job_ring {             /* one producer, one consumer, both ours; never full: it has room for every job */
+struct job_ring { /* one producer, one consumer, both ours; never full: it has room for every job */
     struct job **slots;
     uint32_t mask;
-    _Atomic uint32_t head;    /* consumer's */
-    _Atomic uint32_t tail;    /* producer's */
+    _Atomic uint32_t head; /* consumer's */
+    _Atomic uint32_t tail; /* producer's */
 };
 
 struct textwork {
     const struct vocab *vocab;
     const struct template *template;
     uint32_t n_ctx;
-    struct bpe *bpe;          /* the worker's */
-    struct bpe *bpe_inline;   /* the ring thread's */
+    struct bpe *bpe;        /* the worker's */
+    struct bpe *bpe_inline; /* the ring thread's */
     struct job_ring in, out;
-    struct job **waiting;     /* [n_jobs] the ring thread's, as the next three */
+    struct job **waiting; /* [n_jobs] the ring thread's, as the next three */
     uint32_t n_waiting;
-    uint64_t ahead_bytes;     /* put into `in` and not yet taken from `out` */
-    uint64_t turn;            /* of the last job that was put into `in` */
-    uint64_t *share_turn;     /* [n_shares] where each owner's next job begins */
-    _Atomic uint32_t bell;    /* futex word the worker sleeps on */
+    uint64_t ahead_bytes;  /* put into `in` and not yet taken from `out` */
+    uint64_t turn;         /* of the last job that was put into `in` */
+    uint64_t *share_turn;  /* [n_shares] where each owner's next job begins */
+    _Atomic uint32_t bell; /* futex word the worker sleeps on */
     _Atomic uint32_t asleep;
     _Atomic int stop;
     void (*done)(void *ctx);
@@ -70,8 +70,9 @@ static struct job *ring_take(struct job_ring *ring)
     return job;
 }
 
-/* Ids of a TOKENIZE go to the job's own memory (more than a context's worth is fine), all others to the request. A BOS comes
- * before raw text that is to be run, if the model adds one; the template sees to its own. */
+/* Ids of a TOKENIZE go to the job's own memory (more than a context's worth is fine), all others to
+ * the request. A BOS comes before raw text that is to be run, if the model adds one; the
+ * template sees to its own. */
 static void job_tokenize(const struct textwork *work, struct bpe *bpe, struct job *job)
 {
     struct request *req = job->req;
@@ -82,7 +83,8 @@ static void job_tokenize(const struct textwork *work, struct bpe *bpe, struct jo
     uint32_t n = 0;
 
     if (job->data_kind == TKR_DATA_MESSAGES) {
-        job->text_error = template_encode(work->template, bpe, job->messages, job->n_messages, ids, &n, max);
+        job->text_error =
+            template_encode(work->template, bpe, job->messages, job->n_messages, ids, &n, max);
     } else {
         if (bos != VOCAB_NONE && !whole)
             ids[n++] = bos;
@@ -155,7 +157,8 @@ static struct job *waiting_remove(struct textwork *work, uint32_t i)
     return job;
 }
 
-/* Those whose turn is next, as long as the worker has little before it. Ties are rare, and any order is fair. */
+/* Those whose turn is next, as long as the worker has little before it. Ties are rare, and any
+ * order is fair. */
 static void hand_waiting(struct textwork *work)
 {
     while (work->n_waiting > 0 && work->ahead_bytes < TEXTWORK_AHEAD_BYTES) {
@@ -201,8 +204,9 @@ void textwork_run(struct textwork *work, struct job *job)
 }
 
 int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
-                 const struct template *template, uint32_t n_ctx, uint32_t text_max, uint32_t n_jobs,
-                 uint32_t n_shares, void (*done)(void *ctx), void *ctx, struct diag *diag)
+                 const struct template *template, uint32_t n_ctx, uint32_t text_max,
+                 uint32_t n_jobs, uint32_t n_shares, void (*done)(void *ctx), void *ctx,
+                 struct diag *diag)
 {
     struct textwork *work = calloc(1, sizeof *work);
     int err;

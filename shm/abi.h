@@ -48,7 +48,8 @@
 enum tkr_op {
     TKR_OP_NOOP = 0,
     TKR_OP_PAD = 1,                          /* reserved: skipped slot */
-    TKR_OP_CANCEL = 2,                       /* SQE.session is the `user` of the request to cancel, its own tag and user are free ones */
+    TKR_OP_CANCEL = 2,                       /* SQE.session is the `user` of the request to cancel;
+                                                its own tag and user are free ones */
     TKR_OP_GENERATE = 3,
     TKR_OP_TOKENIZE = 4,                     /* u32 ids as BULK */
     TKR_OP_LOGPROBS = 5,                     /* f32 as BULK: [n_prompt - 1] ln p(token[i + 1] | token[0..i]) */

@@ -22,10 +22,10 @@
 #include "shm/abi.h"
 #include "shm/atomic.h"
 
-#define TKR_STATS_MAGIC 0x3154415453524b54ull /* "TKRSTAT1" */
-#define TKR_STATS_MAJOR 1
-#define TKR_STATS_MINOR 1
-#define TKR_STATS_SUFFIX ".stats"
+#define TKR_STATS_MAGIC    0x3154415453524b54ull /* "TKRSTAT1" */
+#define TKR_STATS_MAJOR    1
+#define TKR_STATS_MINOR    1
+#define TKR_STATS_SUFFIX   ".stats"
 #define TKR_STATS_STATUSES 32u /* room for enum tkr_status without its retry bit */
 
 enum tkr_stats_state {
@@ -37,16 +37,17 @@ enum tkr_stats_state {
 
 enum tkr_stats_io {
     TKR_STATS_IO_UNKNOWN = 0,
-    TKR_STATS_IO_URING_FUTEX = 1,  /* doorbells are futex words */
-    TKR_STATS_IO_URING_SOCKET = 2, /* the kernel lacks futex waits: doorbells are bytes on the socket */
-    TKR_STATS_IO_EPOLL = 3         /* io_uring is forbidden here */
+    TKR_STATS_IO_URING_FUTEX = 1, /* doorbells are futex words */
+    TKR_STATS_IO_URING_SOCKET =
+        2,                 /* the kernel lacks futex waits: doorbells are bytes on the socket */
+    TKR_STATS_IO_EPOLL = 3 /* io_uring is forbidden here */
 };
 
 struct tkr_stats {
     uint64_t magic;
     uint16_t major, minor;
-    uint32_t bytes;           /* sizeof(struct tkr_stats) of the writer */
-    uint32_t pid;             /* in the daemon's own pid namespace */
+    uint32_t bytes; /* sizeof(struct tkr_stats) of the writer */
+    uint32_t pid;   /* in the daemon's own pid namespace */
     uint32_t reserved0;
     uint64_t pid_start_ticks; /* field 22 of /proc/PID/stat; 0 = unknown */
     uint64_t start_ns;        /* CLOCK_MONOTONIC */
@@ -76,7 +77,8 @@ struct tkr_stats {
     uint64_t ended[TKR_STATS_STATUSES]; /* by status number: the rejects are here too */
 
     /* since minor 1 */
-    uint64_t clients_off, client_slots; /* the table; stored last and with release: 0 slots = none */
+    uint64_t clients_off,
+        client_slots; /* the table; stored last and with release: 0 slots = none */
 };
 TKR_ABI_AT(struct tkr_stats, pid, 0x10);
 TKR_ABI_AT(struct tkr_stats, start_ns, 0x20);
@@ -105,22 +107,23 @@ enum tkr_stats_client_flags {
 
 /* One client. The u8 are bitmaps of its submission queues. */
 struct tkr_stats_client {
-    uint64_t seq; /* odd: it is being written */
-    uint64_t id;  /* number of this attach; 0: nobody */
+    uint64_t seq;      /* odd: it is being written */
+    uint64_t id;       /* number of this attach; 0: nobody */
     uint32_t pid, uid; /* as the daemon's namespaces see them */
     char library[32];
-    uint64_t attached_ns, stored_ns; /* CLOCK_MONOTONIC; stored: of the last change of this record */
+    uint64_t attached_ns,
+        stored_ns; /* CLOCK_MONOTONIC; stored: of the last change of this record */
     uint8_t n_queues, hot, parked, blocked;
     uint8_t need_wakeup; /* as last published */
     uint8_t bells;       /* a wait is armed on the queue's bell */
     uint16_t flags;      /* enum tkr_stats_client_flags */
     uint32_t inflight, inflight_max;
     uint64_t generated, published; /* output tokens: the difference waits for room in its queue */
-    uint64_t slots, rejected;      /* submission slots taken; of these answered with an error at once */
-    uint64_t cancelled, ended;     /* requests; ended counts all */
-    uint64_t lag_max;              /* largest difference of the two that was seen at a store */
-    uint64_t wait;                 /* its wait word as last seen, 0: never */
-    uint32_t cq_pos, cq_head;      /* next completion to write; the client's position as last credited */
+    uint64_t slots, rejected;  /* submission slots taken; of these answered with an error at once */
+    uint64_t cancelled, ended; /* requests; ended counts all */
+    uint64_t lag_max;          /* largest difference of the two that was seen at a store */
+    uint64_t wait;             /* its wait word as last seen, 0: never */
+    uint32_t cq_pos, cq_head; /* next completion to write; the client's position as last credited */
     uint32_t reserved, cq_slots;   /* places kept for terminals; size of the completion queue */
     uint32_t sq_pos[TKR_NSQ_MAX];  /* next slot to take */
     uint32_t sq_head[TKR_NSQ_MAX]; /* as last published */
@@ -140,11 +143,11 @@ TKR_ABI_AT(struct tkr_stats_client, sq_pos, 0xa8);
 TKR_ABI_AT(struct tkr_stats_client, tags, 0xe8);
 TKR_ABI_ASSERT(sizeof(struct tkr_stats_client) == 256);
 
-/* ---- the daemon -------------------------------------------------------------------------------- */
+/* ---- the daemon ------------------------------------------------------------------------------ */
 
 struct tkr_stats_file {
-    struct tkr_stats *page; /* shared; write with tkr_stats_put() */
-    int fd;                 /* carries the lock */
+    struct tkr_stats *page;           /* shared; write with tkr_stats_put() */
+    int fd;                           /* carries the lock */
     struct tkr_stats_client *clients; /* shared; NULL: no table */
     uint32_t client_slots;
 };
@@ -172,15 +175,16 @@ void tkr_stats_set_state(struct tkr_stats_file *file, enum tkr_stats_state state
 /* Adds the table of clients, once: -ENOSPC and the like leave the file as it was. */
 int tkr_stats_add_clients(struct tkr_stats_file *file, uint32_t slots);
 
-/* Stores a client's record (its seq and stored_ns are ignored), or NULL: nobody is there. Nothing is
- * written when nothing changed. One thread. 1: the record changed. */
+/* Stores a client's record (its seq and stored_ns are ignored), or NULL: nobody is there. Nothing
+ * is written when nothing changed. One thread. 1: the record changed. */
 int tkr_stats_put_client(struct tkr_stats_file *file, uint32_t slot,
                          const struct tkr_stats_client *client, uint64_t now_ns);
 
-/* An end in order: state GONE. The file stays, for those who ask later. A half-built or zeroed file is allowed. */
+/* An end in order: state GONE. The file stays, for those who ask later. A half-built or zeroed
+ * file is allowed. */
 void tkr_stats_close(struct tkr_stats_file *file);
 
-/* ---- readers ----------------------------------------------------------------------------------- */
+/* ---- readers --------------------------------------------------------------------------------- */
 
 /*
  * Copies the figures once; text fields end with NUL. *ret_alive: the process that wrote them lives.

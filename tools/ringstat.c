@@ -2,8 +2,9 @@
 /*
  * ringstat - shows the figures of a daemon from the file beside its socket.
  *
- * Asks the daemon nothing, so it works on a busy, hung or stopped one, and shows the last figures of a
- * dead one. Exit code: 0 the daemon is ready, 1 it is not, 2 there is nothing to read or wrong usage.
+ * Asks the daemon nothing, so it works on a busy, hung or stopped one, and shows the last figures
+ * of a dead one. Exit code: 0 the daemon is ready, 1 it is not, 2 there is nothing to read or wrong
+ * usage.
  */
 #include "tools/ringstat.h"
 
@@ -18,11 +19,7 @@
 #define INTERVAL_S_MIN 0.05 /* the daemon stores its figures so often */
 #define INTERVAL_S_MAX 3600.0
 
-enum {
-    EXIT_READY = 0,
-    EXIT_NOT_READY = 1,
-    EXIT_TROUBLE = 2
-};
+enum { EXIT_READY = 0, EXIT_NOT_READY = 1, EXIT_TROUBLE = 2 };
 
 const char *argp_program_version = "ringstat " TKR_VERSION;
 
@@ -35,12 +32,17 @@ struct options {
 };
 
 static const struct argp_option argp_options[] = {
-    {"socket", 's', "PATH", 0, "The daemon's socket (default: TOKENRING_SOCKET, "
-     "$XDG_RUNTIME_DIR/tokenring/socket, /run/tokenring/socket, /tmp/tokenring-UID/socket)", 0},
-    {"once", 'o', NULL, 0, "Show the figures once and end; exit code 0 only when the daemon is ready", 0},
+    {"socket", 's', "PATH", 0,
+     "The daemon's socket (default: TOKENRING_SOCKET, "
+     "$XDG_RUNTIME_DIR/tokenring/socket, /run/tokenring/socket, /tmp/tokenring-UID/socket)",
+     0},
+    {"once", 'o', NULL, 0,
+     "Show the figures once and end; exit code 0 only when the daemon is ready", 0},
     {"json", 'j', NULL, 0, "One line of JSON; with -i one an interval", 0},
-    {"csv", 'c', NULL, 0, "A line of names, then one line an interval; with --once a single one", 0},
-    {"screen", 'S', "NAME", 0, "Begin with this screen: top, clients or ring; with --once print it", 0},
+    {"csv", 'c', NULL, 0, "A line of names, then one line an interval; with --once a single one",
+     0},
+    {"screen", 'S', "NAME", 0, "Begin with this screen: top, clients or ring; with --once print it",
+     0},
     {"interval", 'i', "SECONDS", 0, "Look so often, 0.05 to 3600 (default 1)", 0},
     {0},
 };
@@ -62,8 +64,10 @@ static void interval_take(struct options *options, const char *arg, struct argp_
     char *end;
 
     options->interval_s = strtod(arg, &end);
-    if (end == arg || *end || !(options->interval_s >= INTERVAL_S_MIN && options->interval_s <= INTERVAL_S_MAX))
-        argp_error(state, "--interval is %g to %g seconds, not '%s'", INTERVAL_S_MIN, INTERVAL_S_MAX, arg);
+    if (end == arg || *end ||
+        !(options->interval_s >= INTERVAL_S_MIN && options->interval_s <= INTERVAL_S_MAX))
+        argp_error(state, "--interval is %g to %g seconds, not '%s'", INTERVAL_S_MIN,
+                   INTERVAL_S_MAX, arg);
 }
 
 static error_t option_take(int key, char *arg, struct argp_state *state)
@@ -141,7 +145,8 @@ static int once_run(const struct options *options)
     return ready ? EXIT_READY : EXIT_NOT_READY;
 }
 
-/* Lines for a program, until it goes away or a signal comes. An interval without a file has no line of CSV. */
+/* Lines for a program, until it goes away or a signal comes. An interval without a file has no
+ * line of CSV. */
 static int lines_run(const struct options *options)
 {
     double interval_s = options->interval_s > 0 ? options->interval_s : 1;
@@ -191,8 +196,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "ringstat: this is no terminal, showing the figures --once\n");
         return once_run(&options);
     }
-    if (live_run(options.socket, options.screen, options.interval_s > 0 ? options.interval_s : 1) < 0) {
-        fprintf(stderr, "ringstat: this terminal (TERM=%s) cannot show it, showing the figures --once\n",
+    if (live_run(options.socket, options.screen, options.interval_s > 0 ? options.interval_s : 1) <
+        0) {
+        fprintf(stderr,
+                "ringstat: this terminal (TERM=%s) cannot show it, showing the figures --once\n",
                 getenv("TERM") ? getenv("TERM") : "");
         return once_run(&options);
     }

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <time.h>
 
-/* ---- JSON ---------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *number(uint64_t value)
 {
@@ -38,10 +38,11 @@ static json_t *queues_json(const struct tkr_stats_client *client)
     json_t *queues = json_array();
 
     for (unsigned i = 0; i < client->n_queues && i < TKR_NSQ_MAX; i++)
-        json_array_append_new(queues, json_pack("{s:s, s:o, s:o, s:b, s:b}", "state", queue_state(client, i),
-                                                "sq_pos", number(client->sq_pos[i]), "sq_head",
-                                                number(client->sq_head[i]), "need_wakeup",
-                                                client->need_wakeup >> i & 1, "bell_armed", client->bells >> i & 1));
+        json_array_append_new(
+            queues, json_pack("{s:s, s:o, s:o, s:b, s:b}", "state", queue_state(client, i),
+                              "sq_pos", number(client->sq_pos[i]), "sq_head",
+                              number(client->sq_head[i]), "need_wakeup",
+                              client->need_wakeup >> i & 1, "bell_armed", client->bells >> i & 1));
     return queues;
 }
 
@@ -56,24 +57,23 @@ static json_t *tags_json(const struct tkr_stats_client *client)
 
 static json_t *client_json(const struct view *view, const struct tkr_stats_client *c)
 {
-    double age_s = c->attached_ns < view->read_ns ? (double)(view->read_ns - c->attached_ns) / 1e9 : 0;
+    double age_s =
+        c->attached_ns < view->read_ns ? (double)(view->read_ns - c->attached_ns) / 1e9 : 0;
 
     return json_pack(
         "{s:o, s:o, s:o, s:s, s:f, s:b, s:{s:o, s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o, s:o, s:o},"
         " s:{s:o, s:o, s:o, s:o, s:o, s:b, s:b}, s:b, s:b, s:o, s:o}",
-        "id", number(c->id), "pid", number(c->pid), "uid", number(c->uid), "library", c->library, "age_s", age_s,
-        "whole", c->seq % 2 == 0,
-        "requests", "inflight", number(c->inflight), "inflight_max", number(c->inflight_max),
-        "ended", number(c->ended), "cancelled", number(c->cancelled), "slots", number(c->slots),
-        "rejected", number(c->rejected),
-        "tokens", "generated", number(c->generated), "published", number(c->published),
-        "lag", number(c->generated - c->published), "lag_max", number(c->lag_max),
-        "cq", "pos", number(c->cq_pos), "head", number(c->cq_head), "slots", number(c->cq_slots),
-        "reserved", number(c->reserved), "wait_pos", number((uint32_t)c->wait),
-        "wait_asleep", (c->wait & TKR_WAIT_ASLEEP) != 0, "starved", (c->flags & TKR_STATS_CLIENT_STARVED) != 0,
+        "id", number(c->id), "pid", number(c->pid), "uid", number(c->uid), "library", c->library,
+        "age_s", age_s, "whole", c->seq % 2 == 0, "requests", "inflight", number(c->inflight),
+        "inflight_max", number(c->inflight_max), "ended", number(c->ended), "cancelled",
+        number(c->cancelled), "slots", number(c->slots), "rejected", number(c->rejected), "tokens",
+        "generated", number(c->generated), "published", number(c->published), "lag",
+        number(c->generated - c->published), "lag_max", number(c->lag_max), "cq", "pos",
+        number(c->cq_pos), "head", number(c->cq_head), "slots", number(c->cq_slots), "reserved",
+        number(c->reserved), "wait_pos", number((uint32_t)c->wait), "wait_asleep",
+        (c->wait & TKR_WAIT_ASLEEP) != 0, "starved", (c->flags & TKR_STATS_CLIENT_STARVED) != 0,
         "socket_armed", (c->flags & TKR_STATS_CLIENT_SOCKET) != 0, "pidfd_armed",
-        (c->flags & TKR_STATS_CLIENT_PIDFD) != 0,
-        "queues", queues_json(c), "tags", tags_json(c));
+        (c->flags & TKR_STATS_CLIENT_PIDFD) != 0, "queues", queues_json(c), "tags", tags_json(c));
 }
 
 static json_t *clients_json(const struct view *view)
@@ -102,19 +102,18 @@ int json_show(FILE *out, const struct view *view)
     root = json_pack(
         "{s:s, s:o, s:f, s:o, s:{s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o}, s:s, s:s, s:s, s:o,"
         " s:s, s:s, s:s, s:f, s:{s:o, s:o}, s:{s:o, s:o, s:o, s:o}, s:{s:o, s:o, s:o}, s:o, s:o}",
-        "state", view->state, "pid", number(s->pid), "uptime_s", view->uptime_s,
-        "clients", number(s->clients),
-        "requests", "running", number(s->running), "queued", number(s->queued),
-        "finished", number(s->finished), "cancelled", number(s->cancelled), "failed", number(s->failed),
-        "kv_pages", "total", number(s->kv_pages_total), "used", number(s->kv_pages_used),
-        "model", s->model, "model_hash", hex, "cpu_variant", s->cpu_variant, "threads", number(s->threads),
-        "version", s->version, "socket", view->socket, "io", io_name(s), "silent_s", view->silent_s,
-        "tokens", "prompt", number(s->prompt_tokens), "output", number(s->output_tokens),
-        "steps", "count", number(s->steps), "rows", number(s->rows), "ns_sum", number(s->step_ns_sum),
-        "ns_last", number(s->step_ns_last),
-        "attach", "attached", number(s->clients_attached), "refused", number(s->clients_refused),
-        "unlocked", number(s->regions_unlocked),
-        "ended", ended_json(s), "client_list", clients_json(view));
+        "state", view->state, "pid", number(s->pid), "uptime_s", view->uptime_s, "clients",
+        number(s->clients), "requests", "running", number(s->running), "queued", number(s->queued),
+        "finished", number(s->finished), "cancelled", number(s->cancelled), "failed",
+        number(s->failed), "kv_pages", "total", number(s->kv_pages_total), "used",
+        number(s->kv_pages_used), "model", s->model, "model_hash", hex, "cpu_variant",
+        s->cpu_variant, "threads", number(s->threads), "version", s->version, "socket",
+        view->socket, "io", io_name(s), "silent_s", view->silent_s, "tokens", "prompt",
+        number(s->prompt_tokens), "output", number(s->output_tokens), "steps", "count",
+        number(s->steps), "rows", number(s->rows), "ns_sum", number(s->step_ns_sum), "ns_last",
+        number(s->step_ns_last), "attach", "attached", number(s->clients_attached), "refused",
+        number(s->clients_refused), "unlocked", number(s->regions_unlocked), "ended", ended_json(s),
+        "client_list", clients_json(view));
     if (!root) {
         fprintf(stderr, "ringstat: the figures do not fit JSON (a name that is not UTF-8?)\n");
         return -EINVAL;
@@ -125,13 +124,15 @@ int json_show(FILE *out, const struct view *view)
     return err ? -EIO : 0;
 }
 
-/* ---- CSV ----------------------------------------------------------------------------------------- */
+/* ---- CSV ------------------------------------------------------------------------------------- */
 
 void csv_head(FILE *out)
 {
-    fprintf(out, "unix_s,state,uptime_s,silent_s,clients,attached,refused,running,queued,finished,cancelled,failed,"
-                 "prompt_tokens,output_tokens,prompt_tokens_per_s,output_tokens_per_s,requests_per_s,"
-                 "steps,steps_per_s,step_ms,rows_per_step,kv_pages_used,kv_pages_total\n");
+    fprintf(out,
+            "unix_s,state,uptime_s,silent_s,clients,attached,refused,running,queued,finished,"
+            "cancelled,failed,"
+            "prompt_tokens,output_tokens,prompt_tokens_per_s,output_tokens_per_s,requests_per_s,"
+            "steps,steps_per_s,step_ms,rows_per_step,kv_pages_used,kv_pages_total\n");
 }
 
 void csv_show(FILE *out, const struct view *view, const struct view *before)
@@ -142,10 +143,13 @@ void csv_show(FILE *out, const struct view *view, const struct view *before)
 
     clock_gettime(CLOCK_REALTIME, &now);
     fprintf(out, "%lld.%03ld,%s,%.3f,%.3f,%" PRIu64 ",%" PRIu64 ",%" PRIu64, (long long)now.tv_sec,
-            now.tv_nsec / 1000000, view->state, view->uptime_s, view->silent_s, s->clients, s->clients_attached,
-            s->clients_refused);
-    fprintf(out, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, s->running,
-            s->queued, s->finished, s->cancelled, s->failed, s->prompt_tokens, s->output_tokens);
-    fprintf(out, ",%.1f,%.1f,%.2f,%" PRIu64 ",%.1f,%.3f,%.2f,%" PRIu64 ",%" PRIu64 "\n", r.prompt_tokens,
-            r.output_tokens, r.requests, s->steps, r.steps, r.step_ms, r.rows, s->kv_pages_used, s->kv_pages_total);
+            now.tv_nsec / 1000000, view->state, view->uptime_s, view->silent_s, s->clients,
+            s->clients_attached, s->clients_refused);
+    fprintf(out,
+            ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+            s->running, s->queued, s->finished, s->cancelled, s->failed, s->prompt_tokens,
+            s->output_tokens);
+    fprintf(out, ",%.1f,%.1f,%.2f,%" PRIu64 ",%.1f,%.3f,%.2f,%" PRIu64 ",%" PRIu64 "\n",
+            r.prompt_tokens, r.output_tokens, r.requests, s->steps, r.steps, r.step_ms, r.rows,
+            s->kv_pages_used, s->kv_pages_total);
 }

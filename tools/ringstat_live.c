@@ -96,7 +96,8 @@ static void footer_put(const struct live *live, int below)
         snprintf(text, sizeof text, " no figures now: %s   q quit",
                  live->err == -ENOENT ? "the file is gone" : strerror(-live->err));
     else
-        snprintf(text, sizeof text, " t top  c clients  r ring  s sort (%s)  h help  q quit   [%s]%s",
+        snprintf(text, sizeof text,
+                 " t top  c clients  r ring  s sort (%s)  h help  q quit   [%s]%s",
                  ringstat_sorts[live->sort], live->help ? "help" : ringstat_screens[live->screen],
                  below > 0 ? "  more below" : "");
     move(LINES - 1, 0);
@@ -118,8 +119,8 @@ static void draw(struct live *live)
     else if (!live->now.state)
         fputs("waiting for a daemon\n", out);
     else
-        n_fixed = screen_show(out, live->screen, &live->now, live->before.state ? &live->before : NULL, live->sort,
-                              live->reverse);
+        n_fixed = screen_show(out, live->screen, &live->now,
+                              live->before.state ? &live->before : NULL, live->sort, live->reverse);
     if (fclose(out)) {
         free(text);
         return;

@@ -71,8 +71,8 @@ static void silence_show(FILE *out, const struct view *view)
     duration_text(silent, sizeof silent, view->silent_s);
     if (localtime_r(&then, &tm))
         strftime(since, sizeof since, "%H:%M:%S", &tm);
-    fprintf(out, "           no sign of life for %s, since %s; %" PRIu64 " running then\n", silent, since,
-            view->stats.running);
+    fprintf(out, "           no sign of life for %s, since %s; %" PRIu64 " running then\n", silent,
+            since, view->stats.running);
 }
 
 static void head_show(FILE *out, const struct view *view)
@@ -86,12 +86,16 @@ static void head_show(FILE *out, const struct view *view)
     silence_show(out, view);
     fprintf(out, "socket     %s\n", view->socket);
     fprintf(out, "model      %s  %s\n", *s->model ? s->model : "-", hex);
-    fprintf(out, "engine     %s, %" PRIu64 " threads, %s\n", *s->cpu_variant ? s->cpu_variant : "-", s->threads,
-            io_name(s));
-    fprintf(out, "clients    %" PRIu64 " now, %" PRIu64 " attached, %" PRIu64 " refused, %" PRIu64 " not locked\n",
+    fprintf(out, "engine     %s, %" PRIu64 " threads, %s\n", *s->cpu_variant ? s->cpu_variant : "-",
+            s->threads, io_name(s));
+    fprintf(out,
+            "clients    %" PRIu64 " now, %" PRIu64 " attached, %" PRIu64 " refused, %" PRIu64
+            " not locked\n",
             s->clients, s->clients_attached, s->clients_refused, s->regions_unlocked);
-    fprintf(out, "requests   running %" PRIu64 "  queued %" PRIu64 "  finished %" PRIu64 "  cancelled %" PRIu64
-            "  failed %" PRIu64 "\n", s->running, s->queued, s->finished, s->cancelled, s->failed);
+    fprintf(out,
+            "requests   running %" PRIu64 "  queued %" PRIu64 "  finished %" PRIu64
+            "  cancelled %" PRIu64 "  failed %" PRIu64 "\n",
+            s->running, s->queued, s->finished, s->cancelled, s->failed);
 }
 
 static void ended_show(FILE *out, const struct tkr_stats *s)
@@ -116,15 +120,17 @@ void text_show(FILE *out, const struct view *view)
     duration_text(silent, sizeof silent, view->silent_s);
     head_show(out, view);
     ended_show(out, s);
-    fprintf(out, "tokens     in %" PRIu64 "  out %" PRIu64 "\n", s->prompt_tokens, s->output_tokens);
+    fprintf(out, "tokens     in %" PRIu64 "  out %" PRIu64 "\n", s->prompt_tokens,
+            s->output_tokens);
     fprintf(out, "steps      %" PRIu64 "  mean %.2f ms  last %.2f ms  rows a step %.1f\n", s->steps,
-            per(s->step_ns_sum, s->steps) / 1e6, (double)s->step_ns_last / 1e6, per(s->rows, s->steps));
-    fprintf(out, "kv pages   %" PRIu64 " of %" PRIu64 " used (%.0f %%)\n", s->kv_pages_used, s->kv_pages_total,
-            100 * per(s->kv_pages_used, s->kv_pages_total));
+            per(s->step_ns_sum, s->steps) / 1e6, (double)s->step_ns_last / 1e6,
+            per(s->rows, s->steps));
+    fprintf(out, "kv pages   %" PRIu64 " of %" PRIu64 " used (%.0f %%)\n", s->kv_pages_used,
+            s->kv_pages_total, 100 * per(s->kv_pages_used, s->kv_pages_total));
     fprintf(out, "active     %s ago\n", silent);
 }
 
-/* ---- the order of clients ------------------------------------------------------------------------ */
+/* ---- the order of clients -------------------------------------------------------------------- */
 
 struct row {
     const struct tkr_stats_client *client;
@@ -161,7 +167,8 @@ static double row_key(const struct row *row, enum sort sort)
 }
 
 /* The caller frees it; NULL: no clients (or no memory). */
-static struct row *rows_sorted(const struct view *view, const struct view *before, enum sort sort, bool reverse)
+static struct row *rows_sorted(const struct view *view, const struct view *before, enum sort sort,
+                               bool reverse)
 {
     struct row *rows = view->n_clients ? calloc(view->n_clients, sizeof *rows) : NULL;
 
@@ -176,47 +183,54 @@ static struct row *rows_sorted(const struct view *view, const struct view *befor
     return rows;
 }
 
-/* ---- clients -------------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 static void clients_head(FILE *out)
 {
-    fprintf(out, "%7s %5s %-18s %4s %4s %6s %5s %6s %5s %4s %6s\n", "PID", "UID", "LIBRARY", "Q", "INFL", "TOKENS",
-            "LAG", "TOK/S", "CANC", "REJ", "AGE");
+    fprintf(out, "%7s %5s %-18s %4s %4s %6s %5s %6s %5s %4s %6s\n", "PID", "UID", "LIBRARY", "Q",
+            "INFL", "TOKENS", "LAG", "TOK/S", "CANC", "REJ", "AGE");
 }
 
-/* Q: hot/parked queues, '!' when one waits for room. '~' after the pid: the record is unfinished. */
+/* Q: hot/parked queues, '!' when one waits for room. '~' after the pid: the record is
+ * unfinished. */
 static void client_row(FILE *out, const struct view *view, const struct row *row)
 {
     const struct tkr_stats_client *c = row->client;
     char tokens[16], lag[16], cancelled[16], rejected[16], rate[16], age[32], queues[16];
-    double age_s = c->attached_ns < view->read_ns ? (double)(view->read_ns - c->attached_ns) / 1e9 : 0;
+    double age_s =
+        c->attached_ns < view->read_ns ? (double)(view->read_ns - c->attached_ns) / 1e9 : 0;
 
     duration_text(age, sizeof age, age_s);
-    snprintf(queues, sizeof queues, "%d/%d%s", __builtin_popcount(c->hot), __builtin_popcount(c->parked),
+    snprintf(queues, sizeof queues, "%d/%d%s", __builtin_popcount(c->hot),
+             __builtin_popcount(c->parked),
              c->blocked || (c->flags & TKR_STATS_CLIENT_STARVED) ? "!" : "");
     if (row->rate < 1000)
         snprintf(rate, sizeof rate, "%.1f", row->rate);
     else
         count_text(rate, (uint64_t)row->rate);
-    fprintf(out, "%7u%c%5u %-18.18s %4s %4u %6s %5s %6s %5s %4s %6s\n", c->pid, c->seq % 2 ? '~' : ' ', c->uid,
-            c->library, queues, c->inflight, count_text(tokens, c->published),
-            count_text(lag, c->generated - c->published), rate, count_text(cancelled, c->cancelled),
-            count_text(rejected, c->rejected), age);
+    fprintf(out, "%7u%c%5u %-18.18s %4s %4u %6s %5s %6s %5s %4s %6s\n", c->pid,
+            c->seq % 2 ? '~' : ' ', c->uid, c->library, queues, c->inflight,
+            count_text(tokens, c->published), count_text(lag, c->generated - c->published), rate,
+            count_text(cancelled, c->cancelled), count_text(rejected, c->rejected), age);
 }
 
 static void nobody_show(FILE *out, const struct view *view)
 {
     if (!view->n_clients)
-        fprintf(out, "%s\n", view->stats.client_slots ? "        nobody is attached" :
-                                                         "        this daemon stores no figures of its clients");
+        fprintf(out, "%s\n",
+                view->stats.client_slots ? "        nobody is attached"
+                                         : "        this daemon stores no figures of its clients");
 }
 
-static int clients_show(FILE *out, const struct view *view, const struct view *before, enum sort sort, bool reverse)
+static int clients_show(FILE *out, const struct view *view, const struct view *before,
+                        enum sort sort, bool reverse)
 {
     struct row *rows = rows_sorted(view, before, sort, reverse);
     const struct tkr_stats *s = &view->stats;
 
-    fprintf(out, "clients %" PRIu64 " now, %" PRIu64 " attached, %" PRIu64 " refused  daemon %s  sorted by %s%s\n",
+    fprintf(out,
+            "clients %" PRIu64 " now, %" PRIu64 " attached, %" PRIu64
+            " refused  daemon %s  sorted by %s%s\n",
             s->clients, s->clients_attached, s->clients_refused, view->state, ringstat_sorts[sort],
             reverse ? ", turned" : "");
     clients_head(out);
@@ -227,7 +241,7 @@ static int clients_show(FILE *out, const struct view *view, const struct view *b
     return 2;
 }
 
-/* ---- ring ----------------------------------------------------------------------------------------- */
+/* ---- ring ------------------------------------------------------------------------------------ */
 
 static char queue_letter(const struct tkr_stats_client *c, unsigned queue)
 {
@@ -263,14 +277,17 @@ static void queue_row(FILE *out, const struct tkr_stats_client *c, unsigned queu
     fprintf(out, "%s\n", c->inflight > TKR_STATS_TAGS ? ",.." : "");
 }
 
-static int ring_show(FILE *out, const struct view *view, const struct view *before, enum sort sort, bool reverse)
+static int ring_show(FILE *out, const struct view *view, const struct view *before, enum sort sort,
+                     bool reverse)
 {
     struct row *rows = rows_sorted(view, before, sort, reverse);
 
-    fprintf(out, "ring  Q hot, Parked, Blocked   NW need_wakeup   ARM bell, socket, pidfd awaited\n");
-    fprintf(out, "      FLG Full (waits for room), to be Woken, ~ unfinished   daemon %s\n", view->state);
-    fprintf(out, "%7s %-2s %8s %8s %2s %8s %8s %3s %8s %-3s %-3s %s\n", "PID", "Q", "SQ_POS", "SQ_HEAD", "NW",
-            "CQ_POS", "CQ_HEAD", "RSV", "WAIT_POS", "ARM", "FLG", "TAGS");
+    fprintf(out,
+            "ring  Q hot, Parked, Blocked   NW need_wakeup   ARM bell, socket, pidfd awaited\n");
+    fprintf(out, "      FLG Full (waits for room), to be Woken, ~ unfinished   daemon %s\n",
+            view->state);
+    fprintf(out, "%7s %-2s %8s %8s %2s %8s %8s %3s %8s %-3s %-3s %s\n", "PID", "Q", "SQ_POS",
+            "SQ_HEAD", "NW", "CQ_POS", "CQ_HEAD", "RSV", "WAIT_POS", "ARM", "FLG", "TAGS");
     for (uint32_t i = 0; rows && i < view->n_clients; i++)
         for (unsigned queue = 0; queue < rows[i].client->n_queues && queue < TKR_NSQ_MAX; queue++)
             queue_row(out, rows[i].client, queue);
@@ -279,7 +296,7 @@ static int ring_show(FILE *out, const struct view *view, const struct view *befo
     return 3;
 }
 
-/* ---- top ------------------------------------------------------------------------------------------ */
+/* ---- top ------------------------------------------------------------------------------------- */
 
 static void bar_show(FILE *out, uint64_t used, uint64_t total)
 {
@@ -289,7 +306,8 @@ static void bar_show(FILE *out, uint64_t used, uint64_t total)
         fputc(i < full ? '#' : '.', out);
 }
 
-static int top_show(FILE *out, const struct view *view, const struct view *before, enum sort sort, bool reverse)
+static int top_show(FILE *out, const struct view *view, const struct view *before, enum sort sort,
+                    bool reverse)
 {
     const struct tkr_stats *s = &view->stats;
     struct rates r = view_rates(view, before);
@@ -299,10 +317,12 @@ static int top_show(FILE *out, const struct view *view, const struct view *befor
     duration_text(silent, sizeof silent, view->silent_s);
     head_show(out, view);
     ended_show(out, s);
-    fprintf(out, "tokens     in %s  out %s   now in %.1f/s  out %.1f/s\n", count_text(in, s->prompt_tokens),
-            count_text(made, s->output_tokens), r.prompt_tokens, r.output_tokens);
-    fprintf(out, "through    %.2f requests/s  %.1f steps/s  %.2f ms a step (last %.2f)  %.1f rows\n", r.requests,
-            r.steps, r.step_ms, (double)s->step_ns_last / 1e6, r.rows);
+    fprintf(out, "tokens     in %s  out %s   now in %.1f/s  out %.1f/s\n",
+            count_text(in, s->prompt_tokens), count_text(made, s->output_tokens), r.prompt_tokens,
+            r.output_tokens);
+    fprintf(out,
+            "through    %.2f requests/s  %.1f steps/s  %.2f ms a step (last %.2f)  %.1f rows\n",
+            r.requests, r.steps, r.step_ms, (double)s->step_ns_last / 1e6, r.rows);
     fprintf(out, "kv pages   ");
     bar_show(out, s->kv_pages_used, s->kv_pages_total);
     fprintf(out, " %" PRIu64 " of %" PRIu64 " (%.0f %%)\n", s->kv_pages_used, s->kv_pages_total,
@@ -316,8 +336,8 @@ static int top_show(FILE *out, const struct view *view, const struct view *befor
     return 0;
 }
 
-int screen_show(FILE *out, enum tab screen, const struct view *view, const struct view *before, enum sort sort,
-                bool reverse)
+int screen_show(FILE *out, enum tab screen, const struct view *view, const struct view *before,
+                enum sort sort, bool reverse)
 {
     switch (screen) {
     case SCREEN_CLIENTS:

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 static const char *const status_names[TKR_STATS_STATUSES] = {
-    "OK",        "INVALID", "UNSUPPORTED", "CONTEXT", "DEADLINE",  "OVERLOADED",
-    "CANCELLED", "ABORTED", "NUMERIC",     "SLOW",    "NO_MODEL",  "MISMATCH",
-    "DENIED",    "DUPLICATE", "INTERNAL",  "GONE",    "RESTARTED",
+    "OK",        "INVALID",   "UNSUPPORTED", "CONTEXT", "DEADLINE",  "OVERLOADED",
+    "CANCELLED", "ABORTED",   "NUMERIC",     "SLOW",    "NO_MODEL",  "MISMATCH",
+    "DENIED",    "DUPLICATE", "INTERNAL",    "GONE",    "RESTARTED",
 };
 
 static const char *const io_names[] = {"unknown", "io_uring futex", "io_uring socket", "epoll"};
@@ -39,7 +39,8 @@ static uint64_t clock_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* A live process that a signal (or a tracer) has halted. Unseen in another pid namespace: then false. */
+/* A live process that a signal (or a tracer) has halted. Unseen in another pid namespace: then
+ * false. */
 static bool process_halted(const struct tkr_stats *stats)
 {
     uint64_t ticks;
@@ -73,7 +74,8 @@ static const char *state_name(const struct view *view, int alive)
     }
 }
 
-/* Names end on a terminal: no control characters, and of bytes beyond ASCII only where UTF-8 is right. */
+/* Names end on a terminal: no control characters, and of bytes beyond ASCII only where UTF-8 is
+ * right. */
 static void name_clean(char *name, bool ascii)
 {
     for (; *name; name++)
@@ -100,7 +102,8 @@ static int view_read(struct view *ret_view, const char *socket)
     n = snprintf(path, sizeof path, "%s%s", socket, TKR_STATS_SUFFIX);
     if (n < 0 || (size_t)n >= sizeof path)
         return -ENAMETOOLONG;
-    memcpy(view.socket, socket, strlen(socket) + 1); /* shorter than path, which has the same size */
+    memcpy(view.socket, socket,
+           strlen(socket) + 1); /* shorter than path, which has the same size */
     err = tkr_stats_read_clients(path, &view.stats, &alive, &view.clients, &view.n_clients);
     if (err < 0)
         return err;
@@ -148,12 +151,12 @@ const char *view_advice(const struct view *view)
     return NULL;
 }
 
-/* ---- rates ---------------------------------------------------------------------------------------- */
+/* ---- rates ----------------------------------------------------------------------------------- */
 
 static bool is_same_daemon(const struct view *view, const struct view *before)
 {
-    return before && before->stats.pid == view->stats.pid && before->stats.start_ns == view->stats.start_ns &&
-           view->read_ns > before->read_ns;
+    return before && before->stats.pid == view->stats.pid &&
+           before->stats.start_ns == view->stats.start_ns && view->read_ns > before->read_ns;
 }
 
 static double per(uint64_t from, uint64_t to, double n)
@@ -175,14 +178,16 @@ struct rates view_rates(const struct view *view, const struct view *before)
     steps = s->steps > b->steps ? s->steps - b->steps : 0;
     rates.prompt_tokens = per(b->prompt_tokens, s->prompt_tokens, rates.seconds);
     rates.output_tokens = per(b->output_tokens, s->output_tokens, rates.seconds);
-    rates.requests = per(b->finished + b->cancelled + b->failed, s->finished + s->cancelled + s->failed, rates.seconds);
+    rates.requests = per(b->finished + b->cancelled + b->failed,
+                         s->finished + s->cancelled + s->failed, rates.seconds);
     rates.steps = per(b->steps, s->steps, rates.seconds);
     rates.step_ms = per(b->step_ns_sum, s->step_ns_sum, (double)steps) / 1e6;
     rates.rows = per(b->rows, s->rows, (double)steps);
     return rates;
 }
 
-double client_rate(const struct view *view, const struct view *before, const struct tkr_stats_client *client)
+double client_rate(const struct view *view, const struct view *before,
+                   const struct tkr_stats_client *client)
 {
     if (is_same_daemon(view, before)) {
         for (uint32_t i = 0; i < before->n_clients; i++) {
@@ -194,7 +199,7 @@ double client_rate(const struct view *view, const struct view *before, const str
     return per(0, client->generated, seconds_since(client->attached_ns, view->read_ns));
 }
 
-/* ---- which daemon: the order in which a client looks, too ------------------------------------------ */
+/* ---- which daemon: the order in which a client looks, too ------------------------------------ */
 
 #define SOCKETS_MAX 3
 

@@ -238,7 +238,8 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
     }
     count = lines_take(conn, events, n);
     if (!count && !conn->gone && TKR_LOAD_ACQUIRE(conn->state) == TKR_STATE_GONE) {
-        /* Acquire pairs with the daemon's release: it published its last lines before this state. */
+        /* Acquire pairs with the daemon's release: it published its last lines before this
+         * state. */
         count = lines_take(conn, events, n);
         if (!count)
             conn_lost(conn, "the daemon stopped");
@@ -361,11 +362,13 @@ static uint32_t lines_to_come(const tkr_conn *conn, uint32_t wanted)
 /* Sleeps until n_lines more are published, or timeout_ns. */
 static void doze(tkr_conn *conn, uint32_t n_lines, int64_t timeout_ns)
 {
-    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the bell. */
+    /* The order is load-bearing (shm/doorbell.h). Acquire pairs with the daemon's bump of the
+     * bell. */
     uint32_t bell = TKR_LOAD_ACQUIRE(conn->cq_bell);
 
     TKR_STORE_RELAXED(conn->wait, TKR_WAIT_ASLEEP | (uint32_t)(conn->cq.pos + n_lines));
-    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait
+     * words. */
     tkr_fence();
     if (!awaited(conn))
         tkr_futex_wait(conn->cq_bell, bell, timeout_ns);
@@ -381,7 +384,8 @@ int tkr_arm(tkr_conn *conn)
     conn->armed = 1;
     TKR_STORE_RELAXED(conn->wait,
                       TKR_WAIT_ASLEEP | TKR_WAIT_BY_SOCKET | (uint32_t)(conn->cq.pos + 1));
-    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait words. */
+    /* Store-load; partner: the daemon's fence between publishing lines and reading the wait
+     * words. */
     tkr_fence();
     return awaited(conn) || conn->n_restarted;
 }

@@ -8,9 +8,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/kv/page.h"
 
-#define PREFIX   "echo:"
-#define LOOK_NS  200000u /* a waiting step looks at the rings so often */
-#define CERTAIN  40.0f   /* the logit of what comes next; others have 0: e^-40 is nothing, also times 259 */
+#define PREFIX  "echo:"
+#define LOOK_NS 200000u /* a waiting step looks at the rings so often */
+#define CERTAIN                                                                                    \
+    40.0f /* the logit of what comes next; others have 0: e^-40 is nothing, also times 259 */
 
 struct echo {
     struct backend backend;
@@ -115,7 +116,8 @@ static void find_content(const struct echo *echo, const struct step_seq *seq, ui
     if (end == n_prompt)
         return;
     begin = last_of(echo, seq, ECHO_IM_START, end);
-    while (begin < end && token_at(echo, seq, begin) != '\n') /* the role stands on a line of its own */
+    while (begin < end &&
+           token_at(echo, seq, begin) != '\n') /* the role stands on a line of its own */
         begin++;
     if (begin == end)
         return;
@@ -183,7 +185,8 @@ static void echo_forward(void *self, const struct step *step, const float **ret_
             uint32_t *set = &echo->set[logit];
             float *logits = echo->logits + (size_t)logit * ECHO_VOCAB;
 
-            echo->kv[(size_t)seq->pages[pos / KV_PAGE] * KV_PAGE + pos % KV_PAGE] = step->tokens[row];
+            echo->kv[(size_t)seq->pages[pos / KV_PAGE] * KV_PAGE + pos % KV_PAGE] =
+                step->tokens[row];
             if (logit == step->n_logits || step->logit_rows[logit] != row)
                 continue;
             logits[*set] = 0;

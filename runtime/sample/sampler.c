@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sampler.c - filters and draw. A candidate is one u64, larger = earlier: the logit's bits, mapped so
- * that they order as unsigned numbers, above the inverted id. So no two are equal and ties need no code.
+ * sampler.c - filters and draw. A candidate is one u64, larger = earlier: the logit's bits, mapped
+ * so that they order as unsigned numbers, above the inverted id. So no two are equal and ties need
+ * no code.
  */
 #include "runtime/sample/sampler.h"
 
@@ -11,23 +12,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to HEAP_FIRST candidates are looked for first, most top_p cuts lie there; then HEAP_MAX. Beyond
- * that a heap loses to ordering the whole row by radix, whose time does not depend on the values. */
+/* Up to HEAP_FIRST candidates are looked for first, most top_p cuts lie there; then HEAP_MAX.
+ * Beyond that a heap loses to ordering the whole row by radix, whose time does not depend on the
+ * values. */
 #define HEAP_FIRST 64u
-#define HEAP_MAX 1024u
-#define SUM_BLOCK 256u
-#define SUM_LANES 8u
+#define HEAP_MAX   1024u
+#define SUM_BLOCK  256u
+#define SUM_LANES  8u
 #define RADIX_BITS 11
-#define RADIX (1u << RADIX_BITS)
+#define RADIX      (1u << RADIX_BITS)
 
 struct sampler {
     const struct cpu_kernels *kernels;
     uint32_t n_vocab;
-    float *weight;     /* [n_vocab] by id */
+    float *weight;      /* [n_vocab] by id */
     float *cand_weight; /* [n_vocab] by place in cand */
-    uint64_t *cand;    /* [n_vocab] candidates, best first */
-    uint64_t *spare;   /* [n_vocab] the other side of a radix pass */
-    double *block;     /* [blocks] sums of weight */
+    uint64_t *cand;     /* [n_vocab] candidates, best first */
+    uint64_t *spare;    /* [n_vocab] the other side of a radix pass */
+    double *block;      /* [blocks] sums of weight */
 };
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -159,7 +161,8 @@ static void best_by_heap(struct sampler *s, const float *logits, uint32_t n)
     }
 }
 
-/* All candidates, best first: a stable radix sort by the logit's 32 bits; ids start in ascending order. */
+/* All candidates, best first: a stable radix sort by the logit's 32 bits; ids start in ascending
+ * order. */
 static void order_all(struct sampler *s, const float *logits)
 {
     uint64_t *from = s->cand, *to = s->spare;
@@ -372,8 +375,8 @@ int sampler_pick(struct sampler *s, const float *logits, const struct sampling *
     return 0;
 }
 
-/* ln x for a normal x > 0: x = 2^e * m, ln m = 2 artanh((m - 1) / (m + 1)), m within sqrt(2) of 1. The
- * argument is below 0.172, so 12 terms leave less than an f64 rounding. */
+/* ln x for a normal x > 0: x = 2^e * m, ln m = 2 artanh((m - 1) / (m + 1)), m within sqrt(2) of 1.
+ * The argument is below 0.172, so 12 terms leave less than an f64 rounding. */
 static double ln(double x)
 {
     int e;

@@ -47,8 +47,8 @@ int logprob_of(struct sampler *s, const float *logits, uint32_t id, float *ret_l
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). */
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);
 
-/* 64 bits from (seed, pos): the first two words of philox4x32 with key = seed and counter = pos, low
- * word first. */
+/* 64 bits from (seed, pos): the first two words of philox4x32 with key = seed and counter = pos,
+ * low word first. */
 uint64_t counter_random(uint64_t seed, uint64_t pos);
 
 #endif

@@ -16,8 +16,8 @@ static int is_lazy(const struct request *req)
     return req->op == REQUEST_GENERATE && req->max_tokens == REQUEST_MAX_TOKENS_NONE;
 }
 
-/* Who has no max_tokens and ends when there is no page: the youngest of the owner (of this one, or of the
- * one with most pages). */
+/* Who has no max_tokens and ends when there is no page: the youngest of the owner (of this one, or
+ * of the one with most pages). */
 static uint32_t find_lazy(const struct sched *s, const struct share *share)
 {
     uint32_t found = UINT32_MAX, most = 0;
@@ -62,14 +62,16 @@ static void grow_pages(struct sched *s, uint64_t now_ns)
             i++;
             continue;
         }
-        victim = find_lazy(s, s->opt.limits.pages && share->n_pages >= s->opt.limits.pages ? share : NULL);
+        victim = find_lazy(s, s->opt.limits.pages && share->n_pages >= s->opt.limits.pages ? share
+                                                                                           : NULL);
         assert(victim < s->n_running);
         queue_overload(s, s->running[victim], now_ns);
         i -= victim < i;
     }
 }
 
-/* Up to n more prompt rows for running[i]. Scored prompts want logits of every row: *logits of them are left. */
+/* Up to n more prompt rows for running[i]. Scored prompts want logits of every row: *logits of
+ * them are left. */
 static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uint32_t *logits)
 {
     const struct request *req = s->running[i];
@@ -84,7 +86,8 @@ static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uin
     *budget -= n;
 }
 
-/* The owner's prompt after its oldest that is nearest to its end and has not been granted rows; 0: none. */
+/* The owner's prompt after its oldest that is nearest to its end and has not been granted rows;
+ * 0: none. */
 static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const uint32_t *logits)
 {
     uint32_t best = 0, best_left = UINT32_MAX;
@@ -104,7 +107,8 @@ static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const ui
 }
 
 /* Shares an owner's part of the budget out over its prompts; oldest is the first of them. */
-static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t *budget, uint32_t *logits)
+static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t *budget,
+                       uint32_t *logits)
 {
     uint32_t left = part, i;
 
@@ -115,7 +119,8 @@ static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t
     *budget -= part - left;
 }
 
-/* The oldest prompt of the owner that had least so far, of those that had no part in this turn; UINT32_MAX: none. */
+/* The oldest prompt of the owner that had least so far, of those that had no part in this turn;
+ * UINT32_MAX: none. */
 static uint32_t next_oldest(struct sched *s, uint64_t turn)
 {
     uint32_t best = UINT32_MAX;
@@ -183,8 +188,8 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
     }
     s->shares[req->share].served += n;
     memcpy(s->tokens + row0, req->tokens + req->n_computed, n * sizeof *s->tokens);
-    s->seqs[i] = (struct step_seq){
-        .row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};
+    s->seqs[i] =
+        (struct step_seq){.row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};
     s->seq_prompt[i] = req->n_prompt;
     s->seq_req[i] = req;
     if (req->op == REQUEST_LOGPROBS)
@@ -211,7 +216,9 @@ static void count_prompt(struct sched *s, struct request *req, uint32_t end)
 
 static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
 {
-    *step = (struct step){.tokens = s->tokens, .seqs = s->seqs, .logit_rows = s->logit_rows,
+    *step = (struct step){.tokens = s->tokens,
+                          .seqs = s->seqs,
+                          .logit_rows = s->logit_rows,
                           .n_prompt = s->seq_prompt};
     share_rows(s);
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -261,8 +268,8 @@ static int feed(struct sched *s, struct request *req, uint32_t id, uint64_t now_
     return err != 0;
 }
 
-/* Received ids go through the detokeniser as their rows are computed, so that no pass does all of them at
- * once. 1: a stop string that they hold ended the request. */
+/* Received ids go through the detokeniser as their rows are computed, so that no pass does all of
+ * them at once. 1: a stop string that they hold ended the request. */
 static int feed_received(struct sched *s, struct request *req, uint64_t now_ns)
 {
     while (req->n_fed < req->n_resume && req->n_prompt + req->n_fed < req->n_computed) {
@@ -287,7 +294,8 @@ static void generate(struct sched *s, struct request *req, const float *logits, 
     req->stamp[STAMP_LAST] = now_ns;
     if (stops(s, req, id)) {
         err = output_flush(s, req, 0);
-        request_end(s, req, err < 0 ? END_CONTEXT : END_OK, err < 0 ? FINISH_NONE : FINISH_STOP, now_ns);
+        request_end(s, req, err < 0 ? END_CONTEXT : END_OK, err < 0 ? FINISH_NONE : FINISH_STOP,
+                    now_ns);
         return;
     }
     req->tokens[req->n_tokens++] = id;
@@ -295,7 +303,8 @@ static void generate(struct sched *s, struct request *req, const float *logits, 
         request_end(s, req, END_OK, FINISH_LENGTH, now_ns);
 }
 
-static void score(struct sched *s, struct request *req, const float *logits, uint32_t n, uint64_t now_ns)
+static void score(struct sched *s, struct request *req, const float *logits, uint32_t n,
+                  uint64_t now_ns)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t next = req->tokens[req->n_logprobs + 1];
@@ -352,7 +361,8 @@ uint32_t sched_step(struct sched *s, uint64_t (*now)(void))
 
     end_ns = now();
     s->steps++;
-    s->step_ns = s->steps == 1 ? end_ns - begin_ns : s->step_ns - s->step_ns / 8 + (end_ns - begin_ns) / 8;
+    s->step_ns =
+        s->steps == 1 ? end_ns - begin_ns : s->step_ns - s->step_ns / 8 + (end_ns - begin_ns) / 8;
     absorb(s, &step, logits, end_ns);
     sched_expire(s, end_ns);
     return step.n_rows;

@@ -8,7 +8,7 @@
 #define RETRY_MIN_NS 1000000ull
 #define RETRY_MAX_NS 60000000000ull
 
-/* ---- lists in order of arrival ------------------------------------------------------------------ */
+/* ---- lists in order of arrival --------------------------------------------------------------- */
 
 static void list_add(struct request **list, uint32_t *n, struct request *req)
 {
@@ -65,7 +65,7 @@ void queue_remove(struct sched *s, struct request *req)
     }
 }
 
-/* ---- admission ---------------------------------------------------------------------------------- */
+/* ---- admission ------------------------------------------------------------------------------- */
 
 uint32_t pages_to_reserve(const struct sched *s, const struct request *req)
 {
@@ -93,7 +93,8 @@ static int share_is_full(const struct sched *s, const struct request *req)
            s->shares[req->share].n_pages + pages_to_reserve(s, req) > s->opt.limits.pages;
 }
 
-/* Whether a's owner had less than b's; among equals, who has less in the batch, then who came first. */
+/* Whether a's owner had less than b's; among equals, who has less in the batch, then who came
+ * first. */
 static int goes_before(const struct sched *s, const struct request *a, const struct request *b)
 {
     const struct share *x = &s->shares[a->share], *y = &s->shares[b->share];
@@ -105,8 +106,8 @@ static int goes_before(const struct sched *s, const struct request *a, const str
     return a->order < b->order;
 }
 
-/* The first of each owner, the owner that had least so far; NULL: nobody may enter. Owners that were passed over
- * in this round are marked. */
+/* The first of each owner, the owner that had least so far; NULL: nobody may enter. Owners that
+ * were passed over in this round are marked. */
 static struct request *next_to_enter(struct sched *s)
 {
     struct request *best = NULL;
@@ -138,7 +139,8 @@ void queue_overload(struct sched *s, struct request *req, uint64_t now_ns)
     request_end(s, req, END_OVERLOADED, FINISH_NONE, now_ns);
 }
 
-/* Back to the queue, without its pages: what it has made so far is computed again when it comes back. */
+/* Back to the queue, without its pages: what it has made so far is computed again when it comes
+ * back. */
 static void displace(struct sched *s, struct request *req, uint64_t now_ns)
 {
     if (s->opt.limits.pages && pages_for(req->n_tokens) > s->opt.limits.pages) {
@@ -175,12 +177,14 @@ static void enter(struct sched *s, struct request *req, uint64_t now_ns)
 }
 
 /*
- * Who may enter next, or NULL. Who waits for pages is overtaken only by owners that will have no more than
- * its own has, so it waits for itself. *ret_victim: who gives its place up for that, or NULL.
+ * Who may enter next, or NULL. Who waits for pages is overtaken only by owners that will have no
+ * more than its own has, so it waits for itself. *ret_victim: who gives its place up for that, or
+ * NULL.
  */
 static struct request *choose(struct sched *s, struct request **ret_victim)
 {
-    uint32_t free = page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
+    uint32_t free =
+        page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
     uint32_t pages_max = UINT32_MAX;
     struct request *req;
 
@@ -225,7 +229,7 @@ int sched_has_work(struct sched *s)
     return s->n_running > 0 || choose(s, &victim) != NULL;
 }
 
-/* ---- a reader that does not keep up ------------------------------------------------------------- */
+/* ---- a reader that does not keep up ---------------------------------------------------------- */
 
 void queue_pause(struct sched *s, uint64_t now_ns)
 {
@@ -256,7 +260,7 @@ static void end_slow(struct sched *s, struct request *req, uint64_t now_ns)
     s->slow++;
 }
 
-/* ---- time --------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static void earlier(uint64_t *earliest, uint64_t ns)
 {
@@ -264,7 +268,8 @@ static void earlier(uint64_t *earliest, uint64_t ns)
         *earliest = ns;
 }
 
-/* Ends what must end of list[0 .. *n - 1] (ending shortens it) and keeps the earliest deadline of the rest. */
+/* Ends what must end of list[0 .. *n - 1] (ending shortens it) and keeps the earliest deadline
+ * of the rest. */
 static void expire(struct sched *s, struct request *const *list, const uint32_t *n, uint64_t now_ns,
                    uint64_t *earliest)
 {

@@ -10,11 +10,12 @@
 #include "runtime/base/mem.h"
 #include "runtime/sched/state.h"
 
-#define N_CTX_MAX (1u << 24)  /* keeps the sizes below in 64 bits */
+#define N_CTX_MAX    (1u << 24) /* keeps the sizes below in 64 bits */
 #define REQUESTS_MAX (1u << 20)
 
-/* Bytes of one request's arrays, each on a cache line; with req not NULL also points it at them. Sized
- * for the context that was asked for, since the caller fills tokens before any limit is checked here. */
+/* Bytes of one request's arrays, each on a cache line; with req not NULL also points it at them.
+ * Sized for the context that was asked for, since the caller fills tokens before any limit is
+ * checked here. */
 static size_t slot_layout(const struct sched *s, struct request *req, uint8_t *base)
 {
     size_t ids = (size_t)s->n_ctx_asked + 1;
@@ -40,8 +41,9 @@ static size_t slot_layout(const struct sched *s, struct request *req, uint8_t *b
     return end;
 }
 
-/* The arrays are mapped, not allocated: memory comes with first touch, so unused slots cost nothing. A
- * request touches the beginning of each array: with huge pages that would be megabytes. */
+/* The arrays are mapped, not allocated: memory comes with first touch, so unused slots cost
+ * nothing. A request touches the beginning of each array: with huge pages that would be
+ * megabytes. */
 static int slots_new(struct sched *s)
 {
     size_t each = slot_layout(s, NULL, NULL);
@@ -77,9 +79,8 @@ static int step_memory_new(struct sched *s)
     s->seq_req = calloc(n, sizeof(struct request *));
     s->seq_logits = calloc(n, sizeof *s->seq_logits);
     s->granted = calloc(n, sizeof *s->granted);
-    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs || !s->seq_prompt ||
-        !s->seq_req ||
-        !s->seq_logits || !s->granted)
+    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows ||
+        !s->seqs || !s->seq_prompt || !s->seq_req || !s->seq_logits || !s->granted)
         return -ENOMEM;
     return 0;
 }
@@ -228,7 +229,8 @@ void request_end(struct sched *s, struct request *req, enum end_status status,
     case REQUEST_QUEUED: /* displaced, it has output too */
     case REQUEST_RUNNING:
     case REQUEST_PAUSED:
-        /* After a stop match, stop id or end of sequence nothing is held any more, so this finds nothing. */
+        /* After a stop match, stop id or end of sequence nothing is held any more, so this finds
+         * nothing. */
         if (req->op == REQUEST_GENERATE && output_flush(s, req, 1) < 0 && status == END_OK) {
             status = END_CONTEXT;
             finish = FINISH_NONE;

@@ -84,7 +84,8 @@ struct request *share_find_pages(const struct sched *s, const struct request *re
     has = s->shares[most].n_pages;
     needs = s->shares[req->share].n_pages + want;
     room = page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
-    /* Nobody is displaced for nothing: there must be enough among those whose owner keeps as much as req's gets. */
+    /* Nobody is displaced for nothing: there must be enough among those whose owner keeps as
+     * much as req's gets. */
     while (room < want && (victim = youngest(s, most, at, &at)) != NULL) {
         uint32_t gives = victim->n_pages + victim->n_reserved;
 

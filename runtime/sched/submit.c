@@ -6,8 +6,10 @@
 #include <string.h>
 #include "runtime/sched/state.h"
 
-__attribute__((format(printf, 5, 6))) static enum end_status
-refuse(struct request *req, enum end_status status, uint64_t have, uint64_t want, const char *format, ...)
+__attribute__((format(printf, 5, 6))) static enum end_status refuse(struct request *req,
+                                                                    enum end_status status,
+                                                                    uint64_t have, uint64_t want,
+                                                                    const char *format, ...)
 {
     va_list args;
 
@@ -19,8 +21,8 @@ refuse(struct request *req, enum end_status status, uint64_t have, uint64_t want
     return status;
 }
 
-static enum end_status check_id(const struct sched *s, struct request *req, uint32_t id, const char *what,
-                                uint32_t i)
+static enum end_status check_id(const struct sched *s, struct request *req, uint32_t id,
+                                const char *what, uint32_t i)
 {
     if (id < s->n_vocab)
         return END_OK;
@@ -32,8 +34,8 @@ static enum end_status check_id(const struct sched *s, struct request *req, uint
 static enum end_status check_any(const struct sched *s, struct request *req, uint64_t now_ns)
 {
     if (req->n_stop_ids > REQUEST_STOP_IDS)
-        return refuse(req, END_INVALID, REQUEST_STOP_IDS, req->n_stop_ids,
-                      "at most %d stop ids", REQUEST_STOP_IDS);
+        return refuse(req, END_INVALID, REQUEST_STOP_IDS, req->n_stop_ids, "at most %d stop ids",
+                      REQUEST_STOP_IDS);
     for (uint32_t i = 0; i < req->n_stop_ids; i++) {
         if (check_id(s, req, req->stop_ids[i], "stop", i) != END_OK)
             return END_INVALID;
@@ -81,7 +83,8 @@ static enum end_status check_prompt(const struct sched *s, struct request *req)
     }
     if (req->n_prompt > s->opt.n_ctx)
         return refuse(req, END_CONTEXT, s->opt.n_ctx, req->n_prompt,
-                      "the prompt has %u tokens, the context holds %u", req->n_prompt, s->opt.n_ctx);
+                      "the prompt has %u tokens, the context holds %u", req->n_prompt,
+                      s->opt.n_ctx);
     if (req->n_resume > s->opt.n_ctx - req->n_prompt)
         return refuse(req, END_CONTEXT, s->opt.n_ctx, (uint64_t)req->n_prompt + req->n_resume,
                       "prompt and received output have %u tokens, the context holds %u",

@@ -12,8 +12,10 @@ uint32_t vocab_size(const struct vocab *v)
 const uint8_t *vocab_bytes(const struct vocab *v, uint32_t id, size_t *ret_n)
 {
     static uint8_t bytes[256];
-    static const char *const text[] = {"", "", "hello ", "ab", "\xe2\x82",
-                                       "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "", ""};
+    static const char *const text[] = {
+        "",   "",         "hello ",
+        "ab", "\xe2\x82", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "",   ""};
 
     (void)v;
     if (id < 256) {

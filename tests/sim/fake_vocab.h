@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_vocab.h - a vocabulary without a file, for programs that test the scheduler. Its source is linked in
- * place of runtime/text/vocab.c: the linker takes what it has and never looks for that one.
+ * fake_vocab.h - a vocabulary without a file, for programs that test the scheduler. Its source is
+ * linked in place of runtime/text/vocab.c: the linker takes what it has and never looks for that
+ * one.
  *
  * Ids 0..255 are the bytes themselves; the rest are named below.
  */

@@ -2,12 +2,14 @@
 /*
  * sim_sched.c - the scheduler, its pages and the detokeniser under a seeded simulation.
  *
- * Clock and executor are fake. The executor keeps for each (page, slot) a hash of the sequence up to there,
- * made from the hash it reads through the page table at the position before; what comes next is a function
- * of that hash. So a wrong page table, a stale page or a page held twice gives wrong tokens. Beside it an
- * oracle runs every request alone, without pages, steps or chunks, and what ends must equal what it says.
- * Arrivals of several owners, resumed streams, slow readers, cancels, deadlines, stops, NaNs and ends from
- * inside a step are random; the invariants are checked after every step. An episode is a seed, so a failure can be repeated: it is in the message.
+ * Clock and executor are fake. The executor keeps for each (page, slot) a hash of the sequence up
+ * to there, made from the hash it reads through the page table at the position before; what comes
+ * next is a function of that hash. So a wrong page table, a stale page or a page held twice gives
+ * wrong tokens. Beside it an oracle runs every request alone, without pages, steps or chunks, and
+ * what ends must equal what it says. Arrivals of several owners, resumed streams, slow readers,
+ * cancels, deadlines, stops, NaNs and ends from inside a step are random; the invariants are
+ * checked after every step. An episode is a seed, so a failure can be repeated: it is in the
+ * message.
  *
  * TOKENRING_LONG=1 runs a hundred times as many episodes.
  */
@@ -19,27 +21,27 @@
 #include "runtime/sched/sched.h"
 #include "tests/sim/fake_vocab.h"
 
-#define EPISODES 16     /* of one test; each has its own limits */
-#define STEPS 2500      /* with arrivals; then it drains */
-#define SEEDS 8
-#define PAGES_MAX 64
-#define ROWS_MAX 96
+#define EPISODES   16   /* of one test; each has its own limits */
+#define STEPS      2500 /* with arrivals; then it drains */
+#define SEEDS      8
+#define PAGES_MAX  64
+#define ROWS_MAX   96
 #define LOGITS_MAX 24
-#define SLOTS_MAX 64
+#define SLOTS_MAX  64
 #define SHARES_MAX 4
-#define N_CTX_MAX 700
-#define TEXT_MAX (64 * (N_CTX_MAX + 1))
+#define N_CTX_MAX  700
+#define TEXT_MAX   (64 * (N_CTX_MAX + 1))
 
 /* What we know of the request in a slot beside what the scheduler knows. */
 struct spec {
     int alive;
     struct sampling sampling;
-    int ended_by_us;       /* sched_end from the hook: its status */
+    int ended_by_us; /* sched_end from the hook: its status */
     int ended_seen;
-    uint64_t ended_order;  /* for "exactly once" */
-    uint32_t n_out_seen;   /* output never shrinks */
-    uint32_t rows_seen;    /* prompt rows computed, the first time */
-    int reads;             /* 0: its client never reads */
+    uint64_t ended_order; /* for "exactly once" */
+    uint32_t n_out_seen;  /* output never shrinks */
+    uint32_t rows_seen;   /* prompt rows computed, the first time */
+    int reads;            /* 0: its client never reads */
 };
 
 static struct sim {
@@ -51,7 +53,10 @@ static struct sim {
     struct vocab vocab;
     uint64_t kv[PAGES_MAX][KV_PAGE];
     float logits[LOGITS_MAX][FAKE_VOCAB];
-    struct pair { uint32_t a, b; int bad; } row[LOGITS_MAX]; /* what logits[i] has set */
+    struct pair {
+        uint32_t a, b;
+        int bad;
+    } row[LOGITS_MAX]; /* what logits[i] has set */
     struct spec spec[SLOTS_MAX];
     struct sched_counts last;
     int draining;
@@ -60,11 +65,11 @@ static struct sim {
 } sim;
 
 /* ck_assert writes to a file also when all is well, which is most of the time here. */
-#define SIM(cond) \
-    do { \
-        if (!(cond)) \
-            ck_abort_msg("seed %llu step %llu: %s", (unsigned long long)sim.seed, \
-                         (unsigned long long)sim.last.steps, #cond); \
+#define SIM(cond)                                                                                  \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            ck_abort_msg("seed %llu step %llu: %s", (unsigned long long)sim.seed,                  \
+                         (unsigned long long)sim.last.steps, #cond);                               \
     } while (0)
 
 static uint64_t mix(uint64_t h, uint64_t x) /* the finaliser of MurmurHash3 over both */
@@ -93,7 +98,7 @@ static uint64_t sim_now(void)
     return sim.now_ns;
 }
 
-/* ---- the model: two equal candidates that a sequence's hash names --------------------------------- */
+/* ---- the model: two equal candidates that a sequence's hash names ---------------------------- */
 
 static struct pair model_next(uint64_t h)
 {
@@ -103,7 +108,7 @@ static struct pair model_next(uint64_t h)
     if (next.a < 8)
         next.a = FAKE_EOS + next.a; /* also control ids, long tokens, parts of characters */
     else
-        next.a += 'a' - 8;          /* letters, so that stop strings match, and a few bytes that are none */
+        next.a += 'a' - 8; /* letters, so that stop strings match, and a few bytes that are none */
     next.b = h % 7 == 0 ? 0xac : 'a' + (uint32_t)(h >> 20) % 4;
     if (next.a == FAKE_EOS && h % 3 != 0)
         next.a = 'e';
@@ -160,15 +165,15 @@ static uint32_t sim_argmax(void *self, const float *logits, int *ret_bad)
     return set->a < set->b ? set->a : set->b;
 }
 
-/* ---- the oracle ----------------------------------------------------------------------------------- */
+/* ---- the oracle ------------------------------------------------------------------------------ */
 
 static struct {
     enum end_status status;
     enum end_finish finish;
-    uint32_t ids[N_CTX_MAX + 1], n_ids;       /* delivered */
+    uint32_t ids[N_CTX_MAX + 1], n_ids; /* delivered */
     uint8_t text[TEXT_MAX];
     uint32_t n_text;
-    uint32_t all[N_CTX_MAX + 1], n_all;       /* generated, also what a stop took away */
+    uint32_t all[N_CTX_MAX + 1], n_all; /* generated, also what a stop took away */
     uint8_t all_text[TEXT_MAX];
     uint32_t n_all_text;
     float logprobs[N_CTX_MAX];
@@ -216,7 +221,8 @@ static void oracle_generate(const struct request *req, uint64_t h)
         size_t n;
 
         model_row(logits, &set, h);
-        if (sampler_pick(sim.oracle_sampler, logits, &req->sampling, req->n_prompt + oracle.n_all, &id) < 0) {
+        if (sampler_pick(sim.oracle_sampler, logits, &req->sampling, req->n_prompt + oracle.n_all,
+                         &id) < 0) {
             oracle.status = END_NUMERIC;
             oracle.finish = FINISH_NONE;
             break;
@@ -292,17 +298,18 @@ static uint32_t rows_seen(const struct request *req)
     return spec->rows_seen;
 }
 
-/* ---- what has ended ------------------------------------------------------------------------------- */
+/* ---- what has ended -------------------------------------------------------------------------- */
 
 static void check_ended(const struct request *req, const struct spec *spec)
 {
-    int early = req->status == END_CANCELLED || req->status == END_DEADLINE || req->status == END_OVERLOADED ||
-                req->status == END_SLOW;
+    int early = req->status == END_CANCELLED || req->status == END_DEADLINE ||
+                req->status == END_OVERLOADED || req->status == END_SLOW;
 
     oracle_run(req);
     SIM(req->stamp[STAMP_DONE] == sim.now_ns || req->stamp[STAMP_DONE] < sim.now_ns);
     SIM(req->n_pages == 0 && req->n_reserved == 0);
-    SIM(req->status != END_DEADLINE || (req->deadline_ns && req->stamp[STAMP_DONE] >= req->deadline_ns));
+    SIM(req->status != END_DEADLINE ||
+        (req->deadline_ns && req->stamp[STAMP_DONE] >= req->deadline_ns));
     SIM(req->status != END_CANCELLED || req->cancel);
     SIM(req->status != END_SLOW || spec->ended_by_us ||
         (req->want > sim.opt.lag_tokens_max / 2 && req->have == sim.opt.lag_tokens_max &&
@@ -311,11 +318,13 @@ static void check_ended(const struct request *req, const struct spec *spec)
     SIM(req->status != END_OVERLOADED || req->stamp[STAMP_PREFILL] == 0 ||
         req->max_tokens == REQUEST_MAX_TOKENS_NONE);
     if (req->status == END_CONTEXT) {
-        SIM(req->n_prompt > sim.opt.n_ctx && req->have == sim.opt.n_ctx && req->want == req->n_prompt);
+        SIM(req->n_prompt > sim.opt.n_ctx && req->have == sim.opt.n_ctx &&
+            req->want == req->n_prompt);
         return;
     }
     if (early) {
-        SIM(req->n_out <= oracle.n_all && req->n_text <= oracle.n_all_text && req->n_out >= req->n_resume);
+        SIM(req->n_out <= oracle.n_all && req->n_text <= oracle.n_all_text &&
+            req->n_out >= req->n_resume);
         SIM(memcmp(req->out_ids, oracle.all, req->n_out * sizeof *req->out_ids) == 0);
         SIM(memcmp(req->out_text, oracle.all_text, req->n_text) == 0);
         SIM(req->n_logprobs <= oracle.n_logprobs);
@@ -357,13 +366,15 @@ static void collect(int all)
     }
 }
 
-/* ---- invariants ----------------------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------ */
 
-static void check_counts(const struct sched_counts *c, uint64_t output_running, uint64_t prompt_running)
+static void check_counts(const struct sched_counts *c, uint64_t output_running,
+                         uint64_t prompt_running)
 {
     uint64_t ended = 0;
 
-    SIM(c->finished >= sim.last.finished && c->cancelled >= sim.last.cancelled && c->failed >= sim.last.failed);
+    SIM(c->finished >= sim.last.finished && c->cancelled >= sim.last.cancelled &&
+        c->failed >= sim.last.failed);
     SIM(c->output_tokens >= sim.last.output_tokens && c->prompt_tokens >= sim.last.prompt_tokens);
     SIM(c->steps >= sim.last.steps);
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++)
@@ -387,9 +398,11 @@ static void check_active(const struct request *req, uint64_t *held, int after_st
         SIM((*held >> req->pages[p] & 1) == 0); /* in one table only */
         *held |= 1ull << req->pages[p];
     }
-    SIM(req->state != REQUEST_QUEUED || (req->n_pages == 0 && req->n_reserved == 0 && req->n_computed == 0));
+    SIM(req->state != REQUEST_QUEUED ||
+        (req->n_pages == 0 && req->n_reserved == 0 && req->n_computed == 0));
     SIM(req->n_out >= spec->n_out_seen && req->n_published <= req->n_out);
-    SIM(req->n_out <= sim.opt.n_ctx && (req->max_tokens == REQUEST_MAX_TOKENS_NONE || req->n_out <= req->max_tokens));
+    SIM(req->n_out <= sim.opt.n_ctx &&
+        (req->max_tokens == REQUEST_MAX_TOKENS_NONE || req->n_out <= req->max_tokens));
     spec->n_out_seen = req->n_out;
     if (!after_step)
         return;
@@ -399,7 +412,8 @@ static void check_active(const struct request *req, uint64_t *held, int after_st
         SIM(sim.opt.lag_tokens_max > 0);
         SIM(req->n_out - req->n_published <= sim.opt.lag_tokens_max / 2 ||
             sim.now_ns < req->paused_ns + sim.opt.lag_timeout_ns);
-    } else if (req->state == REQUEST_RUNNING && sim.opt.lag_tokens_max > 0) { /* what one step can make final */
+    } else if (req->state == REQUEST_RUNNING &&
+               sim.opt.lag_tokens_max > 0) { /* what one step can make final */
         SIM(req->n_out <= req->n_published + sim.opt.lag_tokens_max + DETOK_IDS);
     }
 }
@@ -418,7 +432,8 @@ static void check_shares(void)
         if (req->state == REQUEST_QUEUED) {
             oldest_queued[k] = req->order < oldest_queued[k] ? req->order : oldest_queued[k];
             queued[k]++;
-        } else if (req->state == REQUEST_RUNNING && req->paused_ns == 0) { /* who paused comes back with its pages */
+        } else if (req->state == REQUEST_RUNNING &&
+                   req->paused_ns == 0) { /* who paused comes back with its pages */
             newest_running[k] = req->order > newest_running[k] ? req->order : newest_running[k];
             running[k]++;
         }
@@ -442,7 +457,8 @@ static void check_invariants(int after_step)
 
         SIM(req->slot == i);
         states[req->state]++;
-        if (req->state != REQUEST_RUNNING && req->state != REQUEST_QUEUED && req->state != REQUEST_PAUSED)
+        if (req->state != REQUEST_RUNNING && req->state != REQUEST_QUEUED &&
+            req->state != REQUEST_PAUSED)
             continue;
         used += req->n_pages;
         reserved += req->n_reserved;
@@ -460,7 +476,7 @@ static void check_invariants(int after_step)
     check_counts(&c, output, prompt);
 }
 
-/* ---- events --------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static uint32_t random_length(uint32_t n_ctx)
 {
@@ -477,7 +493,8 @@ static uint32_t random_length(uint32_t n_ctx)
 
 static void random_stops(struct request *req)
 {
-    static const char *const stops[] = {"a", "ab", "abc", "ca", "hello ", "bb", "xxxxa", "\x82\xac"};
+    static const char *const stops[] = {"a",      "ab", "abc",   "ca",
+                                        "hello ", "bb", "xxxxa", "\x82\xac"};
 
     for (uint32_t n = rnd(4) == 0 ? between(1, 3) : 0; n > 0; n--) {
         const char *stop = stops[rnd(sizeof stops / sizeof stops[0])];
@@ -597,8 +614,9 @@ static void step(void)
     struct request *oldest[SHARES_MAX];
     uint32_t computed[SHARES_MAX] = {0}, rows;
     uint64_t order[SHARES_MAX] = {0}, displaced = sim.last.displaced, failed = sim.last.failed;
-    int all_advance = sim.opt.shares_max == 1 || (sim.opt.chunk_rows >= sim.opt.shares_max &&
-                                                  sim.backend.rows_max - sim.opt.running_max >= sim.opt.shares_max);
+    int all_advance = sim.opt.shares_max == 1 ||
+                      (sim.opt.chunk_rows >= sim.opt.shares_max &&
+                       sim.backend.rows_max - sim.opt.running_max >= sim.opt.shares_max);
 
     oldest_prefills(oldest);
     for (uint32_t k = 0; k < SHARES_MAX; k++) {
@@ -609,10 +627,12 @@ static void step(void)
     check_invariants(1);
     for (uint32_t k = 0; k < SHARES_MAX && all_advance && sim.last.displaced == displaced; k++) {
         if (oldest[k] && oldest[k]->state == REQUEST_RUNNING && oldest[k]->order == order[k] &&
-            (sim.opt.shares_max == 1 || oldest[k]->op != REQUEST_LOGPROBS)) /* several share the rows of logits */
+            (sim.opt.shares_max == 1 ||
+             oldest[k]->op != REQUEST_LOGPROBS)) /* several share the rows of logits */
             SIM(oldest[k]->n_computed > computed[k]);
     }
-    SIM(rows > 0 || sim.last.failed > failed || !sched_has_work(sim.sched)); /* failed: its growth, which makes room */
+    SIM(rows > 0 || sim.last.failed > failed ||
+        !sched_has_work(sim.sched)); /* failed: its growth, which makes room */
 }
 
 static void limits_choose(void)
@@ -729,10 +749,10 @@ START_TEST(random_requests_end_once_as_they_would_alone_and_leave_no_page_behind
 }
 END_TEST
 
-/* ---- one that floods, one that does not ------------------------------------------------------------ */
+/* ---- one that floods, one that does not ------------------------------------------------------ */
 
 #define FLOODER 0
-#define HONEST 1
+#define HONEST  1
 
 static struct request *ask(uint32_t share, uint32_t n_prompt, uint32_t max_tokens)
 {
@@ -752,7 +772,8 @@ static struct request *ask(uint32_t share, uint32_t n_prompt, uint32_t max_token
     return req;
 }
 
-/* Steps until the honest one's first token. The flooder fills everything that there is before each. */
+/* Steps until the honest one's first token. The flooder fills everything that there is before
+ * each. */
 static uint32_t wait_of_honest(uint32_t n_prompt)
 {
     struct request *req;
@@ -784,8 +805,13 @@ START_TEST(who_asks_little_waits_for_its_own_rows_only_however_much_another_asks
         sim.seed = sim.rng = 1000 + round;
         sim.now_ns = 1;
         limits_choose();
-        sim.opt = (struct sched_opt){.running_max = 8, .queued_max = 8, .n_pages = PAGES_MAX, .n_ctx = N_CTX_MAX,
-                                     .chunk_rows = 32, .out_bytes_max = TEXT_MAX, .vocab = &sim.vocab,
+        sim.opt = (struct sched_opt){.running_max = 8,
+                                     .queued_max = 8,
+                                     .n_pages = PAGES_MAX,
+                                     .n_ctx = N_CTX_MAX,
+                                     .chunk_rows = 32,
+                                     .out_bytes_max = TEXT_MAX,
+                                     .vocab = &sim.vocab,
                                      .shares_max = 2};
         sim.backend.rows_max = 64;
         sim.backend.logits_max = 16;
@@ -812,7 +838,8 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 3600);
-    tcase_add_loop_test(tc, random_requests_end_once_as_they_would_alone_and_leave_no_page_behind, 0, SEEDS);
+    tcase_add_loop_test(tc, random_requests_end_once_as_they_would_alone_and_leave_no_page_behind,
+                        0, SEEDS);
     tcase_add_test(tc, who_asks_little_waits_for_its_own_rows_only_however_much_another_asks);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");

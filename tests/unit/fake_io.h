@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_io.h - a transport without sockets for the tests of intake and publish: an arena in plain memory and a
- * completion queue with as many free slots as the test says. Only what those two call.
+ * fake_io.h - a transport without sockets for the tests of intake and publish: an arena in plain
+ * memory and a completion queue with as many free slots as the test says. Only what those two call.
  */
 #ifndef TESTS_UNIT_FAKE_IO_H
 #define TESTS_UNIT_FAKE_IO_H
@@ -14,7 +14,7 @@
 static struct {
     uint8_t arena[65536];
     uint8_t bulk[65536];
-    uint32_t room;            /* free CQ slots */
+    uint32_t room; /* free CQ slots */
     struct tkr_cqe line[4096];
     uint32_t n_lines;
     int done;
@@ -49,7 +49,8 @@ int io_put(struct io_client *client, const struct tkr_cqe *cqe)
     return 0;
 }
 
-int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off, void **ret_ptr)
+int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_t *ret_off,
+                 void **ret_ptr)
 {
     (void)client;
     (void)tag;
@@ -61,7 +62,8 @@ int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_
     return 0;
 }
 
-void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t status, const struct tkr_result *result)
+void io_done(struct io_client *client, uint32_t tag, uint64_t user, uint16_t status,
+             const struct tkr_result *result)
 {
     (void)client;
     (void)tag;

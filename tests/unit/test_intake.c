@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* intake.c against a fake transport: each wrong field of a request ends it with a status and a name. */
+/* intake.c against a fake transport: each wrong field of a request ends it with a status and a
+ * name. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "tests/unit/fake_io.h"
 
 #define TEXT_MAX 4096
-#define CTX 64
+#define CTX      64
 
 static struct model model = {.n_ctx = CTX};
 static struct intake intake;
@@ -34,7 +35,8 @@ static void setup(void)
     job.text = text;
     job.text_max = TEXT_MAX;
     intake = (struct intake){.model = &model, .model_gen = 2, .has_template = 1, .seed_base = 1};
-    sqe = (struct tkr_sqe){.op = TKR_OP_GENERATE, .user = 9, .data_kind = TKR_DATA_TEXT, .max_tokens = 16};
+    sqe = (struct tkr_sqe){
+        .op = TKR_OP_GENERATE, .user = 9, .data_kind = TKR_DATA_TEXT, .max_tokens = 16};
     param.head_len = sizeof param;
     memcpy(fake.arena + 32768, "hello", 5);
     sqe.data_off = 32768;
@@ -112,7 +114,8 @@ START_TEST(a_field_that_is_not_implemented_must_be_zero)
     setup(), param.repeat = 1.1f, refused(TKR_E_UNSUPPORTED, "repeat");
     setup(), param.repeat = NAN, refused(TKR_E_UNSUPPORTED, "repeat");
     setup(), param.flags = 8, refused(TKR_E_UNSUPPORTED, "flags");
-    setup(), param.n_tail = 1, tail[0].kind = TKR_TAIL_BIAS, refused(TKR_E_UNSUPPORTED, "tail kind 5");
+    setup(), param.n_tail = 1, tail[0].kind = TKR_TAIL_BIAS,
+             refused(TKR_E_UNSUPPORTED, "tail kind 5");
 }
 END_TEST
 
@@ -153,7 +156,8 @@ END_TEST
 
 START_TEST(a_prompt_larger_than_the_limit_is_refused_with_both_numbers)
 {
-    setup(), sqe.data_off = 0, sqe.data_len = TEXT_MAX + 1, refused(TKR_E_INVALID, "prompt bytes: 4097");
+    setup(), sqe.data_off = 0, sqe.data_len = TEXT_MAX + 1,
+             refused(TKR_E_INVALID, "prompt bytes: 4097");
     ck_assert_uint_eq(req.have, TEXT_MAX);
     ck_assert_uint_eq(req.want, TEXT_MAX + 1);
     setup(), sqe.data_kind = TKR_DATA_TOKENS, sqe.data_off = 0, sqe.data_len = (CTX + 1) * 4;
@@ -166,7 +170,8 @@ END_TEST
 START_TEST(ids_of_odd_length_or_place_are_refused)
 {
     setup(), sqe.data_kind = TKR_DATA_TOKENS, sqe.data_len = 7, refused(TKR_E_INVALID, "token ids");
-    setup(), sqe.data_kind = TKR_DATA_TOKENS, sqe.data_off = 2, sqe.data_len = 8, refused(TKR_E_INVALID, "token ids");
+    setup(), sqe.data_kind = TKR_DATA_TOKENS, sqe.data_off = 2, sqe.data_len = 8,
+             refused(TKR_E_INVALID, "token ids");
 }
 END_TEST
 
@@ -196,8 +201,10 @@ END_TEST
 START_TEST(more_stop_ids_than_the_limit_are_refused)
 {
     setup();
-    tail[0] = (struct tkr_tail){
-        .kind = TKR_TAIL_STOP_IDS, .off = 16384, .bytes = 4 * (TKR_STOP_IDS_MAX + 1), .count = TKR_STOP_IDS_MAX + 1};
+    tail[0] = (struct tkr_tail){.kind = TKR_TAIL_STOP_IDS,
+                                .off = 16384,
+                                .bytes = 4 * (TKR_STOP_IDS_MAX + 1),
+                                .count = TKR_STOP_IDS_MAX + 1};
     param.n_tail = 1;
     refused(TKR_E_INVALID, "stop ids: 65");
     setup();
@@ -212,8 +219,10 @@ START_TEST(messages_are_copied_with_their_roles)
     sqe.data_kind = TKR_DATA_MESSAGES;
     sqe.data_len = 0;
     memcpy(fake.arena + 16384, "be briefhi", 10);
-    tail[0] = (struct tkr_tail){.kind = TKR_TAIL_MESSAGE, .flags = TKR_ROLE_SYSTEM, .off = 16384, .bytes = 8};
-    tail[1] = (struct tkr_tail){.kind = TKR_TAIL_MESSAGE, .flags = TKR_ROLE_USER, .off = 16392, .bytes = 2};
+    tail[0] = (struct tkr_tail){
+        .kind = TKR_TAIL_MESSAGE, .flags = TKR_ROLE_SYSTEM, .off = 16384, .bytes = 8};
+    tail[1] = (struct tkr_tail){
+        .kind = TKR_TAIL_MESSAGE, .flags = TKR_ROLE_USER, .off = 16392, .bytes = 2};
     param.n_tail = 2;
     ck_assert_int_eq(read_slot(), 0);
     ck_assert_uint_eq(job.n_messages, 2);
@@ -225,7 +234,8 @@ END_TEST
 
 START_TEST(wrong_messages_are_refused)
 {
-    setup(), sqe.data_kind = TKR_DATA_MESSAGES, sqe.data_len = 0, refused(TKR_E_INVALID, "at least one message");
+    setup(), sqe.data_kind = TKR_DATA_MESSAGES, sqe.data_len = 0,
+             refused(TKR_E_INVALID, "at least one message");
     setup(), sqe.data_kind = TKR_DATA_MESSAGES, refused(TKR_E_INVALID, "data_len");
     setup(), sqe.data_kind = TKR_DATA_MESSAGES, sqe.data_len = 0, param.n_tail = 1;
     tail[0] = (struct tkr_tail){.kind = TKR_TAIL_MESSAGE, .flags = 4, .off = 16384, .bytes = 1};
@@ -233,7 +243,8 @@ START_TEST(wrong_messages_are_refused)
     setup(), sqe.data_kind = TKR_DATA_MESSAGES, sqe.data_len = 0, param.n_tail = 1;
     tail[0] = (struct tkr_tail){.kind = TKR_TAIL_MESSAGE, .flags = 1, .off = 65535, .bytes = 2};
     refused(TKR_E_INVALID, "outside the arena");
-    setup(), intake.has_template = 0, sqe.data_kind = TKR_DATA_MESSAGES, refused(TKR_E_INVALID, "no chat template");
+    setup(), intake.has_template = 0, sqe.data_kind = TKR_DATA_MESSAGES,
+             refused(TKR_E_INVALID, "no chat template");
     setup(), sqe.data_kind = 9, refused(TKR_E_INVALID, "data_kind: 9");
 }
 END_TEST
@@ -266,7 +277,8 @@ static void resume_ids(uint32_t n)
     static const uint32_t ids[CTX + 1] = {11, 12, 13};
 
     memcpy(fake.arena + 20480, ids, n * sizeof *ids);
-    tail[param.n_tail++] = (struct tkr_tail){.kind = TKR_TAIL_RESUME_IDS, .off = 20480, .bytes = 4 * n, .count = n};
+    tail[param.n_tail++] =
+        (struct tkr_tail){.kind = TKR_TAIL_RESUME_IDS, .off = 20480, .bytes = 4 * n, .count = n};
     sqe.resume_pos = n;
 }
 
@@ -288,7 +300,8 @@ END_TEST
 
 START_TEST(a_resume_whose_numbers_disagree_is_refused)
 {
-    setup(), resume_ids(3), sqe.resume_pos = 2, refused(TKR_E_INVALID, "resume_pos: 2, but 3 resume ids");
+    setup(), resume_ids(3), sqe.resume_pos = 2,
+                            refused(TKR_E_INVALID, "resume_pos: 2, but 3 resume ids");
     setup(), sqe.resume_pos = 2, refused(TKR_E_INVALID, "resume_pos: 2, but 0 resume ids");
     setup(), param.resume_bytes = 2, refused(TKR_E_INVALID, "resume_bytes");
     setup(), resume_ids(3), resume_ids(3), refused(TKR_E_INVALID, "given twice");

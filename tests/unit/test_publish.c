@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* publish.c against a fake transport: what lines come out, in which order, when the ring has how much room. */
+/* publish.c against a fake transport: what lines come out, in which order, when the ring has how
+ * much room. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -89,10 +90,15 @@ END_TEST
 
 START_TEST(a_long_piece_is_cut_at_characters_and_marked_more)
 {
-    /* 20 x U+20AC: 60 bytes, 3 a character; 24 is a multiple of 3, so shift by one letter: lines of 22, 24, 15 bytes. */
-    piece(9, 1, "x\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac"
-                "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac"
-                "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", 0);
+    /* 20 x U+20AC: 60 bytes, 3 a character; 24 is a multiple of 3, so shift by one letter: lines
+     * of 22, 24, 15 bytes. */
+    piece(9, 1,
+          "x\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac"
+          "\xe2\x82\xac"
+          "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2"
+          "\x82\xac"
+          "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac",
+          0);
     publish_job(&job, hash);
     ck_assert_uint_eq(fake.n_lines, 3);
     ck_assert_uint_eq(fake.line[0].nbytes, 22);
@@ -282,7 +288,8 @@ START_TEST(results_larger_than_the_bulk_memory_are_refused_before_they_are_compu
     ck_assert_int_eq(publish_reserve(&job, 3), -ENOSPC);
     ck_assert_uint_eq(req.want, 12);
     ck_assert_msg(strstr(req.message, "bulk memory is full") != NULL, "%s", req.message);
-    ck_assert_int_eq(publish_reserve(&job, UINT32_MAX), -ENOSPC); /* 4 * count does not fit 32 bits */
+    ck_assert_int_eq(publish_reserve(&job, UINT32_MAX),
+                     -ENOSPC); /* 4 * count does not fit 32 bits */
 }
 END_TEST
 
@@ -314,7 +321,8 @@ int main(void)
     tcase_add_test(tc, who_resumes_after_any_line_gets_the_lines_that_it_lacks);
     tcase_add_test(tc, who_says_more_than_it_had_loses_only_its_own_lines);
     tcase_add_test(tc, the_terminal_comes_after_all_output_even_when_the_ring_is_full);
-    tcase_add_test(tc, after_slow_the_terminal_comes_into_a_full_ring_and_counts_what_was_published);
+    tcase_add_test(tc,
+                   after_slow_the_terminal_comes_into_a_full_ring_and_counts_what_was_published);
     tcase_add_test(tc, token_ids_come_as_one_bulk_line_before_the_terminal);
     tcase_add_test(tc, results_larger_than_the_bulk_memory_are_refused_before_they_are_computed);
     tcase_add_test(tc, no_result_is_one_empty_bulk_line);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sampler.c - the sampler against a witness that orders the whole vocabulary with qsort and computes
- * in f64 with libm. The two round differently, so a draw is not compared when it falls within 1e-5 of the
- * edge of a candidate or a filter's cut within 1e-5 of its threshold; the tests bound how many are skipped.
+ * test_sampler.c - the sampler against a witness that orders the whole vocabulary with qsort and
+ * computes in f64 with libm. The two round differently, so a draw is not compared when it falls
+ * within 1e-5 of the edge of a candidate or a filter's cut within 1e-5 of its threshold; the tests
+ * bound how many are skipped.
  */
 #include <check.h>
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include "runtime/sample/sampler.h"
 
 #define N_MAX 6000
-#define EDGE 1e-5
+#define EDGE  1e-5
 
 static struct sampler *sampler_for(uint32_t n_vocab)
 {
@@ -22,7 +23,7 @@ static struct sampler *sampler_for(uint32_t n_vocab)
     return s;
 }
 
-/* ---- the witness -------------------------------------------------------------------------------- */
+/* ---- the witness ----------------------------------------------------------------------------- */
 
 static const float *witness_logits;
 
@@ -49,7 +50,8 @@ static int64_t witness_pick(const float *logits, uint32_t n, const struct sampli
         order[i] = i;
     qsort(order, n, sizeof *order, witness_order);
     for (uint32_t i = 0; i < n; i++)
-        w[i] = exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)how->temperature);
+        w[i] =
+            exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)how->temperature);
 
     if (how->top_k > 0 && how->top_k < n)
         kept = how->top_k;
@@ -97,7 +99,7 @@ static int64_t witness_pick(const float *logits, uint32_t n, const struct sampli
     return -1;
 }
 
-/* ---- random numbers of the tests: xorshift64* (Vigna, 2016) -------------------------------------- */
+/* ---- random numbers of the tests: xorshift64* (Vigna, 2016) ---------------------------------- */
 
 static uint64_t rng_state;
 
@@ -173,25 +175,25 @@ static unsigned compare(unsigned rounds, uint32_t n_max, int with_k, int with_p,
         if (want < 0)
             skipped++;
         else
-            ck_assert_msg(id == (uint32_t)want, "round %u: n %u T %g k %u p %g m %g: %u, not %lld", round, n,
-                          (double)how.temperature, how.top_k, (double)how.top_p, (double)how.min_p, id,
-                          (long long)want);
+            ck_assert_msg(id == (uint32_t)want, "round %u: n %u T %g k %u p %g m %g: %u, not %lld",
+                          round, n, (double)how.temperature, how.top_k, (double)how.top_p,
+                          (double)how.min_p, id, (long long)want);
         sampler_free(s);
     }
     return skipped;
 }
 
-/* ---- tests -------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 START_TEST(philox_gives_the_known_answers)
 {
     /* Random123 1.14, tests/kat_vectors, philox4x32 with 10 rounds; the last is digits of pi. */
     static const uint32_t answers[3][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e,
-         0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
-         0x5001e420, 0x24126ea1},
+        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d,
+         0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
+         0x94fdcceb, 0x5001e420, 0x24126ea1},
     };
 
     for (int i = 0; i < 3; i++) {
@@ -232,7 +234,8 @@ START_TEST(a_row_that_is_not_finite_draws_nothing)
         for (uint32_t at = 0; at < 600; at += 37) {
             logits[at] = bad[i];
             for (int way = 0; way < 4; way++) {
-                struct sampling how = {.temperature = way == 0 ? 0 : 1, .top_k = way == 1 ? 5 : 0,
+                struct sampling how = {.temperature = way == 0 ? 0 : 1,
+                                       .top_k = way == 1 ? 5 : 0,
                                        .top_p = way == 2 ? 0.5f : 0};
 
                 ck_assert_int_eq(sampler_pick(s, logits, &how, 0, &id), -EDOM);
@@ -305,9 +308,12 @@ START_TEST(zero_and_minus_zero_are_equal_logits)
     for (uint32_t i = 0; i < 200; i++)
         logits[i] = i < 100 ? -0.0f : 0.0f;
     for (uint64_t pos = 0; pos < 100; pos++) {
-        ck_assert_int_eq(sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_k = 1}, pos, &id), 0);
+        ck_assert_int_eq(
+            sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_k = 1}, pos, &id), 0);
         ck_assert_uint_eq(id, 0);
-        ck_assert_int_eq(sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_p = 0.5f}, pos, &id), 0);
+        ck_assert_int_eq(
+            sampler_pick(s, logits, &(struct sampling){.temperature = 1, .top_p = 0.5f}, pos, &id),
+            0);
         ck_assert_uint_lt(id, 100);
     }
     sampler_free(s);
@@ -326,7 +332,8 @@ START_TEST(top_k_keeps_the_lower_ids_among_equals_in_any_place)
     for (uint64_t pos = 0; pos < 5000; pos++) {
         uint32_t id;
 
-        ck_assert_int_eq(sampler_pick(s, logits, &(struct sampling){.temperature = 5, .top_k = 8}, pos, &id), 0);
+        ck_assert_int_eq(
+            sampler_pick(s, logits, &(struct sampling){.temperature = 5, .top_k = 8}, pos, &id), 0);
         seen[id] = 1;
     }
     for (uint32_t i = 0; i < 500; i++)
@@ -367,8 +374,8 @@ START_TEST(without_filters_the_draw_walks_the_ids)
 }
 END_TEST
 
-/* Pearson's statistic of 40000 draws of 8 tokens; 24.32 is the 0.999 quantile of chi-square with 7 degrees of
- * freedom (any table). Seeds are fixed, so this passes always or never. */
+/* Pearson's statistic of 40000 draws of 8 tokens; 24.32 is the 0.999 quantile of chi-square with 7
+ * degrees of freedom (any table). Seeds are fixed, so this passes always or never. */
 static double chi_square(struct sampling how, const float *logits, const double *p)
 {
     struct sampler *s = sampler_for(8);
@@ -397,10 +404,12 @@ START_TEST(draws_follow_the_softmax)
     for (int i = 0; i < 8; i++)
         p[i] /= total;
     for (uint64_t seed = 0; seed < 4; seed++) {
-        ck_assert_double_lt(chi_square((struct sampling){.seed = seed, .temperature = 1.5f}, logits, p), 24.32);
+        ck_assert_double_lt(
+            chi_square((struct sampling){.seed = seed, .temperature = 1.5f}, logits, p), 24.32);
         /* The same through the ordered walk: top_p that cuts nothing. */
         ck_assert_double_lt(
-            chi_square((struct sampling){.seed = seed + 100, .temperature = 1.5f, .top_p = 0.9999f}, logits, p),
+            chi_square((struct sampling){.seed = seed + 100, .temperature = 1.5f, .top_p = 0.9999f},
+                       logits, p),
             24.32);
     }
 }
@@ -413,7 +422,9 @@ START_TEST(a_pick_depends_on_its_row_seed_and_position_only)
 
     rng_state = 99;
     for (int round = 0; round < 100; round++) {
-        struct sampling how = {.seed = rng(), .temperature = 1, .top_p = round % 2 ? 0.95f : 0,
+        struct sampling how = {.seed = rng(),
+                               .temperature = 1,
+                               .top_p = round % 2 ? 0.95f : 0,
                                .top_k = round % 3 ? 0 : 2000};
         uint32_t first, second, id;
 
@@ -437,7 +448,9 @@ START_TEST(huge_logits_and_temperatures_do_no_harm)
     struct sampler *s = sampler_for(4);
 
     for (int way = 0; way < 8; way++) {
-        struct sampling how = {.seed = 1, .temperature = way & 1 ? 100 : 1e-40f, .top_p = way & 2 ? 0.9f : 0,
+        struct sampling how = {.seed = 1,
+                               .temperature = way & 1 ? 100 : 1e-40f,
+                               .top_p = way & 2 ? 0.9f : 0,
                                .top_k = way & 4 ? 2 : 0};
         uint32_t id;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sched.c - the scheduler over a scripted backend: each request's first prompt token names a script,
- * and the backend's logits force the script's tokens, so all texts are exact. The backend finds out which
- * sequence a row belongs to only by reading the tokens it stored in the pages before.
+ * test_sched.c - the scheduler over a scripted backend: each request's first prompt token names a
+ * script, and the backend's logits force the script's tokens, so all texts are exact. The backend
+ * finds out which sequence a row belongs to only by reading the tokens it stored in the pages
+ * before.
  */
 #include <check.h>
 #include <errno.h>
@@ -13,12 +14,12 @@
 #include "runtime/sched/sched.h"
 #include "tests/sim/fake_vocab.h"
 
-#define STEP_NS 1000000ull
-#define SCRIPTS 64
+#define STEP_NS    1000000ull
+#define SCRIPTS    64
 #define SCRIPT_MAX 64
-#define NAN_ROW UINT32_MAX
-#define PAGES_MAX 512
-#define ROWS_MAX 64
+#define NAN_ROW    UINT32_MAX
+#define PAGES_MAX  512
+#define ROWS_MAX   64
 #define LOGITS_MAX 16
 
 struct script {
@@ -115,17 +116,23 @@ static uint32_t fake_argmax(void *self, const float *logits, int *ret_bad)
     return best;
 }
 
-static const struct sched_opt opt_default = {
-    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16,
-    .shares_max = 4};
+static const struct sched_opt opt_default = {.running_max = 4,
+                                             .queued_max = 4,
+                                             .n_pages = 64,
+                                             .n_ctx = 512,
+                                             .chunk_rows = 16,
+                                             .shares_max = 4};
 
 static void world_init(struct sched_opt opt)
 {
     memset(&w, 0, sizeof w);
     w.now_ns = 1000;
     w.vocab.bos = VOCAB_NONE;
-    w.backend = (struct backend){.rows_max = ROWS_MAX, .logits_max = LOGITS_MAX, .n_vocab = FAKE_VOCAB,
-                                 .forward = fake_forward, .argmax = fake_argmax};
+    w.backend = (struct backend){.rows_max = ROWS_MAX,
+                                 .logits_max = LOGITS_MAX,
+                                 .n_vocab = FAKE_VOCAB,
+                                 .forward = fake_forward,
+                                 .argmax = fake_argmax};
     for (uint32_t k = 0; k < SCRIPTS; k++)
         w.script[k].fill = 'a' + k % 26;
     ck_assert_int_eq(sampler_new(&w.sampler, FAKE_VOCAB, cpu_kernels_get(CPU_REF, NULL)), 0);
@@ -194,7 +201,8 @@ static void run_all(void)
     }
 }
 
-static void check_end(const struct request *req, enum end_status status, enum end_finish finish, const char *text)
+static void check_end(const struct request *req, enum end_status status, enum end_finish finish,
+                      const char *text)
 {
     ck_assert_int_eq(req->state, REQUEST_ENDED);
     ck_assert_int_eq(req->status, status);
@@ -208,7 +216,7 @@ static void stop_at(struct request *req, const char *text)
     ck_assert_int_eq(detok_add_stop(&req->detok, (const uint8_t *)text, (uint32_t)strlen(text)), 0);
 }
 
-/* ---- limits ------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 START_TEST(a_prompt_up_to_the_context_runs_and_a_longer_one_is_refused_with_both_numbers)
 {
@@ -431,7 +439,7 @@ START_TEST(the_context_is_never_larger_than_the_pool)
 }
 END_TEST
 
-/* ---- text --------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 START_TEST(each_piece_is_whole_characters_and_they_join_to_the_text)
 {
@@ -439,7 +447,9 @@ START_TEST(each_piece_is_whole_characters_and_they_join_to_the_text)
     uint32_t from = 0;
 
     world_init(opt_default);
-    script_ids(0, (const uint32_t[]){'a', FAKE_EURO, 0xac, 0xf0, 0x9f, 0x98, 0x80, FAKE_HELLO, FAKE_EOS}, 9);
+    script_ids(
+        0, (const uint32_t[]){'a', FAKE_EURO, 0xac, 0xf0, 0x9f, 0x98, 0x80, FAKE_HELLO, FAKE_EOS},
+        9);
     req = submit(0, 3, 50);
     run_all();
     check_end(req, END_OK, FINISH_STOP, "a\xe2\x82\xac\xf0\x9f\x98\x80hello ");
@@ -449,7 +459,8 @@ START_TEST(each_piece_is_whole_characters_and_they_join_to_the_text)
     for (uint32_t i = 0; i < req->n_marks; i++) {
         ck_assert_uint_eq(req->marks[i].raw, 0);
         if (from < req->n_text)
-            ck_assert_int_ne(req->out_text[from] & 0xc0, 0x80); /* no piece begins inside a character */
+            ck_assert_int_ne(req->out_text[from] & 0xc0,
+                             0x80); /* no piece begins inside a character */
         from = req->marks[i].byte_end;
     }
     world_fini();
@@ -545,10 +556,11 @@ START_TEST(a_stop_id_ends_and_is_not_part_of_the_output)
 }
 END_TEST
 
-/* ---- going on where another daemon stopped -------------------------------------------------------- */
+/* ---- going on where another daemon stopped --------------------------------------------------- */
 
 /* The first k ids of `from`, as its client would offer them. */
-static struct request *resume(const struct request *from, uint32_t script, uint32_t k, const char *stop)
+static struct request *resume(const struct request *from, uint32_t script, uint32_t k,
+                              const char *stop)
 {
     struct request *req = take(script, from->n_prompt, from->max_tokens);
 
@@ -562,7 +574,8 @@ static struct request *resume(const struct request *from, uint32_t script, uint3
 START_TEST(a_resumed_stream_is_the_whole_stream_wherever_it_was_cut)
 {
     /* By hand: the stop "lo wo" lies over four tokens; "he" is a begun one that is none. */
-    static const uint32_t ids[] = {'a', FAKE_EURO, 0xac, 'h', FAKE_HELLO, 'l', 'o', ' ', 'w', 'o', 'r'};
+    static const uint32_t ids[] = {'a', FAKE_EURO, 0xac, 'h', FAKE_HELLO, 'l',
+                                   'o', ' ',       'w',  'o', 'r'};
     struct request *whole;
 
     world_init(opt_default);
@@ -683,7 +696,7 @@ START_TEST(a_tokenize_past_its_deadline_or_with_a_wrong_stop_id_is_no_success)
 }
 END_TEST
 
-/* ---- arithmetic that went wrong, and scores ------------------------------------------------------ */
+/* ---- arithmetic that went wrong, and scores -------------------------------------------------- */
 
 START_TEST(a_row_that_is_not_finite_ends_its_own_request_only)
 {
@@ -744,7 +757,7 @@ START_TEST(logprobs_come_for_every_token_but_the_first_however_few_rows_of_logit
 }
 END_TEST
 
-/* ---- order and shares ---------------------------------------------------------------------------- */
+/* ---- order and shares ------------------------------------------------------------------------ */
 
 START_TEST(a_long_prompt_advances_every_step_and_delays_no_decode_row)
 {
@@ -844,7 +857,7 @@ START_TEST(when_pages_run_out_the_youngest_without_max_tokens_ends_with_its_text
     opt.n_pages = 6;
     world_init(opt);
     old = submit(0, 10, REQUEST_MAX_TOKENS_NONE);
-    promised = submit(1, 10, 100);                  /* 2 pages, all its own */
+    promised = submit(1, 10, 100); /* 2 pages, all its own */
     young = submit(2, 10, REQUEST_MAX_TOKENS_NONE);
     w.script[0].list[0] = 'h';
     w.script[0].n_list = 1;
@@ -908,7 +921,7 @@ START_TEST(the_hint_grows_with_the_step_time_and_the_prompts_that_wait)
 }
 END_TEST
 
-/* ---- owners --------------------------------------------------------------------------------------- */
+/* ---- owners ---------------------------------------------------------------------------------- */
 
 static struct request *submit_as(uint32_t share, uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
 {
@@ -1062,11 +1075,16 @@ START_TEST(an_owner_at_its_page_limit_waits_for_itself_and_for_nobody_else)
 }
 END_TEST
 
-/* ---- slow readers ---------------------------------------------------------------------------------- */
+/* ---- slow readers ---------------------------------------------------------------------------- */
 
-static const struct sched_opt opt_lag = {
-    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16,
-    .shares_max = 4, .lag_tokens_max = 10, .lag_timeout_ns = 50 * STEP_NS};
+static const struct sched_opt opt_lag = {.running_max = 4,
+                                         .queued_max = 4,
+                                         .n_pages = 64,
+                                         .n_ctx = 512,
+                                         .chunk_rows = 16,
+                                         .shares_max = 4,
+                                         .lag_tokens_max = 10,
+                                         .lag_timeout_ns = 50 * STEP_NS};
 
 START_TEST(a_request_whose_reader_lags_leaves_the_batch_with_its_pages_and_comes_back)
 {
@@ -1147,7 +1165,7 @@ START_TEST(a_paused_request_can_be_cancelled_and_ended)
 }
 END_TEST
 
-/* ---- deadlines, cancels, the hook ----------------------------------------------------------------- */
+/* ---- deadlines, cancels, the hook ------------------------------------------------------------ */
 
 START_TEST(a_deadline_in_the_queue_ends_without_a_row)
 {
@@ -1354,7 +1372,8 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, a_prompt_up_to_the_context_runs_and_a_longer_one_is_refused_with_both_numbers);
+    tcase_add_test(tc,
+                   a_prompt_up_to_the_context_runs_and_a_longer_one_is_refused_with_both_numbers);
     tcase_add_test(tc, a_model_that_never_ends_stops_at_the_context_limit);
     tcase_add_test(tc, max_tokens_0_evaluates_the_prompt_and_generates_nothing);
     tcase_add_test(tc, max_tokens_counts_exactly);
@@ -1377,22 +1396,26 @@ int main(void)
     tcase_add_test(tc, a_resume_that_cannot_be_is_refused);
     tcase_add_test(tc, a_tokenize_past_its_deadline_or_with_a_wrong_stop_id_is_no_success);
     tcase_add_test(tc, a_row_that_is_not_finite_ends_its_own_request_only);
-    tcase_add_test(tc, logprobs_come_for_every_token_but_the_first_however_few_rows_of_logits_there_are);
+    tcase_add_test(
+        tc, logprobs_come_for_every_token_but_the_first_however_few_rows_of_logits_there_are);
     tcase_add_test(tc, a_long_prompt_advances_every_step_and_delays_no_decode_row);
     tcase_add_test(tc, short_prompts_behind_long_ones_get_their_first_token_in_a_few_chunks);
     tcase_add_test(tc, equal_prompts_are_served_in_order_of_arrival);
     tcase_add_test(tc, a_request_waits_for_its_pages_and_nobody_overtakes_it);
-    tcase_add_test(tc, when_pages_run_out_the_youngest_without_max_tokens_ends_with_its_text_so_far);
+    tcase_add_test(tc,
+                   when_pages_run_out_the_youngest_without_max_tokens_ends_with_its_text_so_far);
     tcase_add_test(tc, more_requests_than_places_are_refused_at_once_with_a_hint);
     tcase_add_test(tc, the_hint_grows_with_the_step_time_and_the_prompts_that_wait);
     tcase_add_test(tc, owners_with_prompts_get_equal_parts_of_the_rows);
-    tcase_add_test(tc, a_newcomer_gets_a_place_from_who_has_most_and_the_displaced_one_loses_nothing);
+    tcase_add_test(tc,
+                   a_newcomer_gets_a_place_from_who_has_most_and_the_displaced_one_loses_nothing);
     tcase_add_test(tc, a_newcomer_gets_pages_from_who_has_most);
     tcase_add_test(tc, who_fills_the_queue_makes_room_for_who_does_not);
     tcase_add_test(tc, an_owner_beyond_its_limits_is_refused_with_both_numbers);
     tcase_add_test(tc, an_owner_at_its_page_limit_waits_for_itself_and_for_nobody_else);
     tcase_add_test(tc, a_request_whose_reader_lags_leaves_the_batch_with_its_pages_and_comes_back);
-    tcase_add_test(tc, a_reader_that_never_comes_back_ends_its_request_slow_and_gives_its_pages_back);
+    tcase_add_test(tc,
+                   a_reader_that_never_comes_back_ends_its_request_slow_and_gives_its_pages_back);
     tcase_add_test(tc, a_paused_request_can_be_cancelled_and_ended);
     tcase_add_test(tc, a_deadline_in_the_queue_ends_without_a_row);
     tcase_add_test(tc, a_running_request_past_its_deadline_ends_at_the_step_boundary_with_its_text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory errors. A cell that dies cannot be made here, so the daemon's mapping of a region is replaced
- * by one of a file that is then cut to nothing: the access fails in the same way, by SIGBUS with its
- * address (mmap(2)).
+ * Memory errors. A cell that dies cannot be made here, so the daemon's mapping of a region is
+ * replaced by one of a file that is then cut to nothing: the access fails in the same way, by
+ * SIGBUS with its address (mmap(2)).
  */
 #include <signal.h>
 #include <string.h>
@@ -114,7 +114,8 @@ static int end_of(void (*act)(void))
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-/* Mapped before the fork: regions do not survive one, and what a child maps may lie where one was. */
+/* Mapped before the fork: regions do not survive one, and what a child maps may lie where one
+ * was. */
 static struct tkr_region nobodys = {.bytes = 4096};
 
 static void touch_nobodys(void)

@@ -234,7 +234,8 @@ END_TEST
 
 START_TEST(read_refuses_what_is_no_stats_file)
 {
-    struct tkr_stats stats = {.pid = 5}, wrong = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR};
+    struct tkr_stats stats = {.pid = 5},
+                     wrong = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR};
     int alive = 9;
 
     ck_assert_int_eq(tkr_stats_read(path, &stats, &alive), -ENOENT);
@@ -260,7 +261,8 @@ END_TEST
 
 START_TEST(read_ends_the_text_of_a_file_that_forgot_to)
 {
-    struct tkr_stats liar = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR, .bytes = sizeof liar};
+    struct tkr_stats liar = {
+        .magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR, .bytes = sizeof liar};
     struct tkr_stats stats;
     int alive;
 
@@ -379,7 +381,8 @@ START_TEST(a_record_is_never_torn)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         for (uint64_t i = 1;; i++) {
-            struct tkr_stats_client client = {.id = i, .generated = i, .wait = i, .cq_pos = (uint32_t)i};
+            struct tkr_stats_client client = {
+                .id = i, .generated = i, .wait = i, .cq_pos = (uint32_t)i};
 
             tkr_stats_put_client(&file, 0, &client, i);
         }
@@ -406,7 +409,8 @@ END_TEST
 
 START_TEST(a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_none)
 {
-    struct tkr_stats liar = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR, .bytes = sizeof liar};
+    struct tkr_stats liar = {
+        .magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR, .bytes = sizeof liar};
     struct tkr_stats_client *got = NULL;
     struct tkr_stats stats;
     uint32_t n = 5;
@@ -426,8 +430,9 @@ START_TEST(a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_n
     liar.clients_off = 4100; /* not a page */
     file_put(&liar, sizeof liar, 8192);
     ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), -EPROTO);
-    ck_assert_int_eq(tkr_stats_read(path, &stats, &alive), 0); /* who does not ask for it need not care */
-    liar.bytes = 0x270; /* of minor 0, as docs/abi.md had it */
+    ck_assert_int_eq(tkr_stats_read(path, &stats, &alive),
+                     0); /* who does not ask for it need not care */
+    liar.bytes = 0x270;  /* of minor 0, as docs/abi.md had it */
     file_put(&liar, sizeof liar, 8192);
     ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
     ck_assert_uint_eq(n, 0);
@@ -467,7 +472,8 @@ int main(void)
     tcase_add_test(tcase, read_ends_the_text_of_a_file_that_forgot_to);
     tcase_add_test(tcase, a_reader_sees_the_clients_that_are_attached_and_only_those);
     tcase_add_test(tcase, a_record_that_did_not_change_is_not_written_again);
-    tcase_add_test(tcase, a_record_that_its_writer_left_unfinished_is_marked_and_does_not_hang_the_reader);
+    tcase_add_test(tcase,
+                   a_record_that_its_writer_left_unfinished_is_marked_and_does_not_hang_the_reader);
     tcase_add_test(tcase, a_record_is_never_torn);
     tcase_add_test(tcase, a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_none);
     tcase_add_test(tcase, a_process_that_does_not_exist_is_ESRCH);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* textwork.c: prompts become ids on another thread, owners take turns. The vocabulary is of bytes, so ids are known. */
+/* textwork.c: prompts become ids on another thread, owners take turns. The vocabulary is of
+ * bytes, so ids are known. */
 #include <check.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include "runtime/textwork.h"
 #include "runtime/text/vocab.h"
 
-#define JOBS 12
+#define JOBS     12
 #define TEXT_MAX (1u << 20)
 
 static struct vocab *vocab;
@@ -28,7 +29,8 @@ static void setup(void)
 
     ck_assert_int_eq(vocab_new_bytes(&vocab), 0);
     sem_init(&done, 0, 0);
-    ck_assert_int_eq(textwork_new(&work, vocab, NULL, 100, TEXT_MAX, JOBS, 3, on_done, NULL, &diag), 0);
+    ck_assert_int_eq(textwork_new(&work, vocab, NULL, 100, TEXT_MAX, JOBS, 3, on_done, NULL, &diag),
+                     0);
     for (int i = 0; i < JOBS; i++) {
         req[i] = (struct request){.op = REQUEST_TOKENIZE};
         job[i] = (struct job){.req = &req[i], .data_kind = TKR_DATA_TEXT, .text_max = TEXT_MAX};
@@ -53,7 +55,7 @@ static void put(int i, uint32_t share, uint32_t n)
     req[i].share = share;
     job[i].n_text = n;
     for (uint32_t k = 0; k < n; k++)
-        job[i].text[k] = (uint8_t)"words and "[k % 10];
+        job[i].text[k] = (uint8_t) "words and "[k % 10];
     textwork_put(work, &job[i]);
 }
 
@@ -86,7 +88,8 @@ START_TEST(long_prompts_of_one_delay_another_by_one_of_them)
     put(6, 1, 50);
     put(7, 1, 50);
     put(8, 2, 50);
-    /* By hand: the first is with the worker; then the two others' turns begin, before the second long one's. */
+    /* By hand: the first is with the worker; then the two others' turns begin, before the second
+     * long one's. */
     ck_assert_int_eq(take(), 0);
     for (int i = 0, seen = 0; i < 3; i++) {
         int k = take();
