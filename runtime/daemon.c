@@ -90,10 +90,7 @@ static void job_begin(struct daemon *d, struct job *job, struct request *req,
     job->bulk_out = 0;
     job->bulk_off = job->bulk_bytes = 0;
     job->bulk = NULL;
-    job->alive = 1;
     io_client_ref(client);
-    req->owner = client;
-    req->owner_tag = sqe->tag;
     d->alive[d->n_alive++] = req->slot;
 }
 
@@ -116,7 +113,6 @@ static void job_end(struct daemon *d, uint32_t i)
     io_client_unref(job->client);
     job->client = NULL;
     job->req = NULL;
-    job->alive = 0;
     d->alive[i] = d->alive[--d->n_alive];
     d->stats_dirty = 1;
 }

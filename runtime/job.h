@@ -19,7 +19,6 @@ struct job {
         *client; /* a reference is held; NULL: the slot is free, or its client is gone */
     uint32_t tag;
     uint16_t model;
-    int alive; /* stands in the daemon's list */
 
     /* the prompt, private */
     uint8_t

@@ -3,8 +3,8 @@
  * request.h - one request inside the daemon, from a fixed set.
  *
  * A request is made private before anything reads it: sampling block, prompt and stops are copied
- * out of the client's memory once. It knows nothing of rings: `owner`, `owner_tag` and `user` are
- * the daemon's.
+ * out of the client's memory once. It knows nothing of rings: `user` is the
+ * daemon's.
  */
 #ifndef RUNTIME_SCHED_REQUEST_H
 #define RUNTIME_SCHED_REQUEST_H
@@ -79,8 +79,6 @@ struct request {
         n_resume; /* GENERATE: the first output ids, received before: out_ids[0 .. n_resume), n_out of them */
     uint32_t resume_bytes; /* text that was received with them; for the publisher, checked here */
     uint32_t share;        /* whose it is, for shares and limits; kept by sched_request_take */
-    void *owner;           /* the daemon's client, NULL after it detached */
-    uint32_t owner_tag;
     uint64_t user;
 
     /* kept by the scheduler */
