@@ -29,7 +29,7 @@
     X(io, TEXT, 0, 0, 0)                                                                           \
     X(doorbell, TEXT, 0, 0, 0)                                                                     \
     X(allow, TEXT, 0, 0, 0)                                                                        \
-    X(user_clients_max, NUMBER, 0, 0, 4096)                                                        \
+    X(user_clients_max, NUMBER, 1024, 0, 4096)                                                     \
     X(user_requests_max, NUMBER, 0, 0, 1u << 20)                                                   \
     X(user_memory_mib_max, NUMBER, 0, 0, 1u << 20)                                                 \
     X(user_attaches_per_s, NUMBER, 0, 0, 1u << 20)                                                 \

@@ -59,6 +59,18 @@ START_TEST(an_empty_file_gives_the_documented_defaults)
 }
 END_TEST
 
+START_TEST(one_user_cannot_take_every_place_unless_the_file_says_so)
+{
+    ck_assert_int_eq(read_text(""), 0);
+    ck_assert_uint_eq(config.user_limits.clients, 1024); /* as in systemd/tokenringd.yaml */
+    ck_assert_uint_lt(config.user_limits.clients, config.clients_max);
+    config_fini(&config);
+    config_init(&config);
+    ck_assert_int_eq(read_text("user_clients_max: 0\n"), 0);
+    ck_assert_uint_eq(config.user_limits.clients, 0); /* runtime/io/io.h: no limit of its own */
+}
+END_TEST
+
 START_TEST(every_kind_of_setting_is_read)
 {
     ck_assert_int_eq(
@@ -236,6 +248,7 @@ int main(void)
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, an_empty_file_gives_the_documented_defaults);
+    tcase_add_test(tc, one_user_cannot_take_every_place_unless_the_file_says_so);
     tcase_add_test(tc, every_kind_of_setting_is_read);
     tcase_add_test(tc, an_unknown_key_is_refused_with_line_and_column);
     tcase_add_test(tc, a_number_that_is_none_is_refused_with_line_and_column);
