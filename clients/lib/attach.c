@@ -219,6 +219,7 @@ static int refused(const struct tkr_refused *message)
         break;
     case TKR_REFUSED_LIMIT:
     case TKR_REFUSED_MLOCK:
+    case TKR_REFUSED_STRIKES:
         err = -EDQUOT;
         break;
     case TKR_REFUSED_DRAIN:

@@ -258,7 +258,15 @@ static int events_take(tkr_conn *conn, tkr_event *events, unsigned n)
 /* A daemon that lives and wants us no more says so before it hangs up: there is no coming back. */
 static void dismissed(tkr_conn *conn, const struct tkr_refused *refused)
 {
-    memcpy(conn->dismissal, refused->message, sizeof conn->dismissal);
+    /* In our own words: they fit a DONE event whole, and say who has to change. */
+    static const char strikes[] =
+        "the daemon ended this connection: too many malformed requests of this program";
+
+    _Static_assert(sizeof strikes <= sizeof((struct tkr_result *)0)->message, "it is cut");
+    if (refused->reason == TKR_REFUSED_STRIKES)
+        memcpy(conn->dismissal, strikes, sizeof strikes);
+    else
+        memcpy(conn->dismissal, refused->message, sizeof conn->dismissal);
     conn->dismissal[sizeof conn->dismissal - 1] = '\0';
     TKR_STORE_RELAXED(&conn->reconnect.gave_up, 1);
     conn_lost(conn, conn->dismissal);

@@ -107,7 +107,8 @@ START_TEST(a_refusal_has_its_own_errno_and_its_text)
         int err;
     } cases[] = {{TKR_REFUSED_VERSION, -EPROTO},     {TKR_REFUSED_MESSAGE, -EPROTO},
                  {TKR_REFUSED_PEER, -EACCES},        {TKR_REFUSED_LIMIT, -EDQUOT},
-                 {TKR_REFUSED_DRAIN, -ECONNREFUSED}, {TKR_REFUSED_INTERNAL, -EIO}};
+                 {TKR_REFUSED_DRAIN, -ECONNREFUSED}, {TKR_REFUSED_INTERNAL, -EIO},
+                 {TKR_REFUSED_STRIKES, -EDQUOT}};
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int late = 0; late < 2; late++) {

@@ -344,6 +344,28 @@ START_TEST(a_daemon_that_ends_the_connection_is_quoted)
 }
 END_TEST
 
+START_TEST(a_client_that_was_struck_out_is_told_so_and_does_not_come_back)
+{
+    struct tkr_refused refused = {.head = {.magic = TKR_MAGIC_CTL, .type = TKR_CTL_REFUSED},
+                                  .reason = 15, /* STRIKES of docs/abi.md, section 1 */
+                                  .have = 64,
+                                  .want = 65};
+    tkr_opt opt = {.size = sizeof opt, .reconnect = 1, .spin_ns = -1};
+
+    teardown();
+    memset(&fake, 0, sizeof fake);
+    ck_assert_int_eq(fake_open(&fake, &conn, &opt), 0);
+    ck_assert_int_eq(tkr_submit(conn, &req, 1), 1);
+    ck_assert_int_eq(send(fake.sock, &refused, sizeof refused, 0), sizeof refused);
+    close(fake.sock);
+    fake.sock = -1;
+    ck_assert_int_eq(tkr_wait(conn, &event, 1, TKR_S(10)), 1);
+    ck_assert_uint_eq(event.status, TKR_E_GONE); /* docs/abi.md, section 8 */
+    ck_assert_ptr_nonnull(strstr(event.message, "too many malformed requests"));
+    ck_assert_int_eq(tkr_wait(conn, &event, 1, TKR_S(10)), -ESHUTDOWN);
+}
+END_TEST
+
 START_TEST(an_own_cancel_slot_gives_no_gone_event)
 {
     ck_assert_int_eq(tkr_cancel_ordered(conn, req.id), 0);
@@ -619,6 +641,7 @@ int main(void)
     tcase_add_test(tc, a_hang_up_ends_every_live_request_as_gone);
     tcase_add_test(tc, a_daemon_that_says_gone_is_seen_without_a_system_call);
     tcase_add_test(tc, a_daemon_that_ends_the_connection_is_quoted);
+    tcase_add_test(tc, a_client_that_was_struck_out_is_told_so_and_does_not_come_back);
     tcase_add_test(tc, an_own_cancel_slot_gives_no_gone_event);
     tcase_add_test(tc, gone_events_come_in_portions);
     tcase_add_test(tc, sigkill_of_the_daemon_is_reported_within_a_second);
