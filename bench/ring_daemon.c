@@ -135,6 +135,8 @@ static void publish_serve(struct io *io)
         asked++;
         t = ticks();
         for (uint32_t i = 0; i < n_streams; i++)
+            io_put_soon(streams[i].client);
+        for (uint32_t i = 0; i < n_streams; i++)
             token_put(&streams[i]);
         io_pass(io);
         shared->publish_ns = to_ns(ticks() - t);

@@ -124,6 +124,8 @@ static void job_end(struct daemon *d, uint32_t i)
 static void publish_all(struct daemon *d)
 {
     d->lagging = 0;
+    for (uint32_t i = 0; i < d->n_alive; i++)
+        publish_soon(&d->jobs[d->alive[i]]);
     for (uint32_t i = 0; i < d->n_alive;) {
         struct job *job = &d->jobs[d->alive[i]];
 

@@ -178,6 +178,12 @@ static void put_done(struct job *job, const uint8_t *model_hash)
     io_done(job->client, job->tag, req->user, (uint16_t)req->status, &result);
 }
 
+void publish_soon(const struct job *job)
+{
+    if (job->mark < job->req->n_marks || job->req->state == REQUEST_ENDED)
+        io_put_soon(job->client);
+}
+
 enum publish_state publish_job(struct job *job, const uint8_t *model_hash)
 {
     struct request *req = job->req;

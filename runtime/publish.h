@@ -21,6 +21,9 @@ enum publish_state {
  * message and want set. */
 int publish_reserve(struct job *job, uint32_t count);
 
+/* Before publish_job() of many: fetches the place of this one's next line, if it has one. */
+void publish_soon(const struct job *job);
+
 /* model_hash: [32], for the result record. */
 enum publish_state publish_job(struct job *job, const uint8_t *model_hash);
 

@@ -42,6 +42,18 @@ static inline void tkr_pause(void)
 #endif
 }
 
+/* Fetches the line for writing: its copy in the peer's cache is gone when the store comes. The
+ * builtin fetches for reading unless the compiler may assume PREFETCHW; a CPU without it does
+ * nothing. */
+static inline void tkr_prefetch_write(const void *ptr)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)ptr));
+#else
+    __builtin_prefetch(ptr, 1);
+#endif
+}
+
 /* Copies bytes that a peer may be changing, each read exactly once. dst is private memory. */
 static inline void tkr_copy_once(void *dst, const void *src, size_t bytes)
 {

@@ -66,10 +66,9 @@ int client_bind(struct io_client *client, const struct tkr_r_header *r,
     uint32_t n = client->grant.max_inflight;
 
     client->active = calloc(n, sizeof *client->active);
-    client->active_user = calloc(n, sizeof *client->active_user);
     client->tags = calloc(n, sizeof *client->tags);
     client->bulk = calloc(n, sizeof *client->bulk);
-    if (!client->active || !client->active_user || !client->tags || !client->bulk)
+    if (!client->active || !client->tags || !client->bulk)
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++)
         client->tags[i].active_at = IO_NONE;
@@ -110,7 +109,6 @@ static void client_free(struct io_client *client)
     if (client->pidfd >= 0)
         close(client->pidfd);
     free(client->active);
-    free(client->active_user);
     free(client->tags);
     free(client->bulk);
     free(client);
@@ -271,7 +269,7 @@ static int is_duplicate(const struct tkr_sqe *sqe, const struct io_client *clien
     if (client->tags[sqe->tag].active_at != IO_NONE)
         return 1;
     for (uint32_t i = 0; i < client->n_active; i++)
-        if (client->active_user[i] == (uint32_t)sqe->user)
+        if (client->active[i].user == (uint32_t)sqe->user)
             return 1;
     return 0;
 }
@@ -362,11 +360,9 @@ static void client_accept(struct io_client *client, const struct tkr_sqe *sqe)
 
     bulk_give(client, sqe->tag);
     tag->user = sqe->user;
-    tag->cancelled = 0;
     tag->active_at = client->n_active;
-    client->active[client->n_active] = sqe->tag;
-    client->active_user[client->n_active] = (uint32_t)sqe->user;
-    client->n_active++;
+    client->active[client->n_active++] =
+        (struct io_active){.user = (uint32_t)sqe->user, .tag = sqe->tag};
     client->reserved++;
     client->user->inflight++;
     set_add(client->io, IO_SET_BUSY, client);
@@ -377,7 +373,7 @@ static void client_accept(struct io_client *client, const struct tkr_sqe *sqe)
 static void client_cancel_user(struct io_client *client, uint64_t user)
 {
     for (uint32_t i = 0; i < client->n_active; i++) {
-        uint32_t tag = client->active[i];
+        uint32_t tag = client->active[i].tag;
 
         if (client->tags[tag].user != user)
             continue;
@@ -482,16 +478,15 @@ void client_cancels(struct io_client *client)
     while (end < client->n_active && end - begin < CANCELS_PER_PASS)
         end++;
     for (uint32_t i = end; i-- > begin;) {
-        uint32_t tag;
+        struct io_active *active = &client->active[i];
+        uint32_t tag = active->tag;
 
         if (i >= client->n_active) /* it ended others as well */
             continue;
-        tag = client->active[i];
         /* One store by the client is the whole request; nothing else is published with it. */
-        if (client->tags[tag].cancelled ||
-            TKR_LOAD_RELAXED(client->cancel + tag) != client->active_user[i])
+        if (TKR_LOAD_RELAXED(client->cancel + tag) != active->user || active->cancelled)
             continue;
-        client->tags[tag].cancelled = 1;
+        active->cancelled = 1;
         client->io->ops.cancel(client->io->ops.ctx, client, tag, client->tags[tag].user);
     }
 }
@@ -511,6 +506,13 @@ uint32_t io_cq_room(struct io_client *client)
     return client->state == IO_CLIENT_LIVE ? client_room(client) : 0;
 }
 
+void io_put_soon(const struct io_client *client)
+{
+    const struct tkr_ring_out *cq = &client->cq;
+
+    tkr_prefetch_write(cq->slots + (size_t)(cq->pos & cq->mask) * TKR_SLOT_WORDS);
+}
+
 int io_put(struct io_client *client, const struct tkr_cqe *cqe)
 {
     if (!io_cq_room(client)) {
@@ -527,8 +529,7 @@ static void tag_free(struct io_client *client, uint32_t tag)
     uint32_t at = client->tags[tag].active_at, last = --client->n_active;
 
     client->active[at] = client->active[last];
-    client->active_user[at] = client->active_user[last];
-    client->tags[client->active[at]].active_at = at;
+    client->tags[client->active[at].tag].active_at = at;
     client->tags[tag].active_at = IO_NONE;
     client->reserved--;
     client->user->inflight--;

@@ -151,6 +151,10 @@ int io_bulk_take(struct io_client *client, uint32_t tag, uint32_t bytes, uint32_
 /* Free CQ slots beyond those reserved for the terminals of active tags. */
 uint32_t io_cq_room(struct io_client *client);
 
+/* A line will follow soon: fetches its place from the client's cache. The places of many clients
+ * then come at once, where writing them in turn waits for each. */
+void io_put_soon(const struct io_client *client);
+
 /* Puts a TOKEN, BULK or LOGPROB line; seq is filled in. -EAGAIN: no room (published lags generated:
  * try again in a later pass). */
 int io_put(struct io_client *client, const struct tkr_cqe *cqe);

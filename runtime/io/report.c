@@ -60,7 +60,7 @@ static void client_report(const struct io_client *client, struct tkr_stats_clien
         ret->slots += ret->sq_pos[q] = ret->sq_head[q] = client->queue[q].sq.pos;
     library_copy(ret->library, client->library, sizeof ret->library);
     for (uint32_t i = 0; i < client->n_active && i < TKR_STATS_TAGS; i++)
-        ret->tags[i] = client->active[i];
+        ret->tags[i] = client->active[i].tag;
 }
 
 uint32_t io_client_places(const struct io *io)

@@ -63,6 +63,12 @@ struct io_tag {
     uint32_t active_at; /* index in client->active, IO_NONE: free */
     uint32_t bulk_user; /* low half of the owner of the bulk memory below; 0: none */
     uint32_t bulk_off, bulk_bytes;
+};
+
+/* A tag in use, beside what each pass compares with its cancel word. */
+struct io_active {
+    uint32_t user; /* low half of the tag's */
+    uint16_t tag;
     uint8_t cancelled; /* ops.cancel was called for its cancel word */
 };
 
@@ -104,10 +110,9 @@ struct io_client {
     uint32_t reserved; /* CQ slots kept for terminals: one per active tag */
     uint32_t max_inflight;
     uint32_t n_active;
-    uint16_t *active;      /* [max_inflight] tags in use, dense */
-    uint32_t *active_user; /* low half of user, beside active[] */
-    struct io_tag *tags;   /* [max_inflight] */
-    uint16_t *bulk;        /* [max_inflight] tags that own bulk memory, by offset */
+    struct io_active *active; /* [max_inflight] dense */
+    struct io_tag *tags;      /* [max_inflight] */
+    uint16_t *bulk;           /* [max_inflight] tags that own bulk memory, by offset */
     uint32_t n_bulk;
 
     const uint32_t *cq_head, *cancel, *release; /* in R: each load is one atomic load */

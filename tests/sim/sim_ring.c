@@ -432,7 +432,6 @@ static void client_memory_free(struct io_client *client, int regions)
         munmap(client->t.base, (size_t)client->t.bytes);
     }
     free(client->active);
-    free(client->active_user);
     free(client->tags);
     free(client->bulk);
     free(client);

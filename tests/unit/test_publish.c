@@ -293,6 +293,23 @@ START_TEST(results_larger_than_the_bulk_memory_are_refused_before_they_are_compu
 }
 END_TEST
 
+START_TEST(the_place_of_a_line_is_fetched_only_for_who_has_something_to_say)
+{
+    setup();
+    publish_soon(&job);
+    ck_assert_uint_eq(fake.n_soon, 0);
+    piece(1, 1, "a", 0);
+    publish_soon(&job);
+    ck_assert_uint_eq(fake.n_soon, 1);
+    ck_assert_int_eq(publish_job(&job, hash), PUBLISH_IDLE);
+    publish_soon(&job);
+    ck_assert_uint_eq(fake.n_soon, 1);
+    req.state = REQUEST_ENDED;
+    publish_soon(&job);
+    ck_assert_uint_eq(fake.n_soon, 2);
+}
+END_TEST
+
 START_TEST(no_result_is_one_empty_bulk_line)
 {
     req.op = REQUEST_TOKENIZE;
@@ -325,6 +342,7 @@ int main(void)
                    after_slow_the_terminal_comes_into_a_full_ring_and_counts_what_was_published);
     tcase_add_test(tc, token_ids_come_as_one_bulk_line_before_the_terminal);
     tcase_add_test(tc, results_larger_than_the_bulk_memory_are_refused_before_they_are_computed);
+    tcase_add_test(tc, the_place_of_a_line_is_fetched_only_for_who_has_something_to_say);
     tcase_add_test(tc, no_result_is_one_empty_bulk_line);
     suite_add_tcase(suite, tc);
     srunner_set_tap(runner, "-");
