@@ -13,6 +13,7 @@ struct sums { /* of whoever has this place */
     uint64_t cancelled, ended;
     uint64_t lag_max;
     uint64_t alive_generated, alive_published; /* of living requests, while a store runs */
+    int paused;                                /* one of these is */
 };
 
 struct client_stats {
@@ -94,6 +95,8 @@ static void record_store(void *ctx, uint32_t place, struct tkr_stats_client *cli
         client->lag_max = sums->lag_max;
         client->cancelled = sums->cancelled;
         client->ended = sums->ended;
+        if (sums->paused)
+            client->flags |= TKR_STATS_CLIENT_PAUSED;
     } else if (!cs->sums[place].id) {
         return; /* nobody before, nobody now */
     } else {
@@ -114,6 +117,7 @@ void client_stats_store(struct client_stats *cs, const struct job *jobs, const u
 
         sums->alive_generated += job->req->n_out;
         sums->alive_published += job->ids_out;
+        sums->paused |= job->req->state == REQUEST_PAUSED;
     }
     if (!cs->at)
         io_counts(cs->io, &cs->seen);
@@ -126,6 +130,7 @@ void client_stats_store(struct client_stats *cs, const struct job *jobs, const u
         struct sums *sums = job_sums(cs, &jobs[alive[i]]);
 
         sums->alive_generated = sums->alive_published = 0;
+        sums->paused = 0;
     }
 }
 

@@ -72,6 +72,8 @@ struct daemon {
     uint64_t stats_clients; /* attaches, detaches and refusals at the last store */
     int stats_dirty;        /* requests came or went since */
     uint64_t rows, step_ns_sum, step_ns_last;
+    uint64_t run_ns, sleep_ns; /* when the loop began; how long it slept since */
+    uint64_t turned_away;      /* requests that found no place: the scheduler never saw them */
     volatile sig_atomic_t stop;
 };
 
@@ -170,6 +172,8 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
     result.stamp[TKR_STAMP_DONE] = clock_ns();
     memcpy(result.model_hash, d->model->hash, sizeof result.model_hash);
     tkr_stats_count_end(&d->stats, TKR_E_OVERLOADED);
+    d->turned_away++;
+    d->stats_dirty = 1;
     io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, &result);
 }
 
@@ -350,7 +354,7 @@ static void stats_store(struct daemon *d, uint64_t now)
     tkr_stats_put(&page->queued, counts.queued + counts.text);
     tkr_stats_put(&page->finished, counts.finished);
     tkr_stats_put(&page->cancelled, counts.cancelled);
-    tkr_stats_put(&page->failed, counts.failed);
+    tkr_stats_put(&page->failed, counts.failed + d->turned_away);
     tkr_stats_put(&page->prompt_tokens, counts.prompt_tokens);
     tkr_stats_put(&page->output_tokens, counts.output_tokens);
     tkr_stats_put(&page->kv_pages_used, counts.pages_used);
@@ -358,6 +362,16 @@ static void stats_store(struct daemon *d, uint64_t now)
     tkr_stats_put(&page->rows, d->rows);
     tkr_stats_put(&page->step_ns_sum, d->step_ns_sum);
     tkr_stats_put(&page->step_ns_last, d->step_ns_last);
+    tkr_stats_put(&page->paused, counts.paused);
+    tkr_stats_put(&page->pauses, counts.pauses);
+    tkr_stats_put(&page->slow, counts.slow);
+    tkr_stats_put(&page->displaced, counts.displaced);
+    tkr_stats_put(&page->rejected_slots, ioc.rejected);
+    tkr_stats_put(&page->struck, ioc.struck);
+    tkr_stats_put(&page->memory_errors, ioc.memory_errors);
+    tkr_stats_put(&page->wakes, ioc.wakes);
+    if (d->run_ns)
+        tkr_stats_put(&page->awake_ns, now - d->run_ns - d->sleep_ns - d->step_ns_sum);
     client_stats_store(d->client_stats, d->jobs, d->alive, d->n_alive, now);
     d->stats_at_ns = now;
     d->stats_dirty = 0;
@@ -480,6 +494,7 @@ static int turn(struct daemon *d)
     if (stats_are_old(d, now))
         stats_store(d, now);
     io_sleep(d->io, sleep_until(d, now));
+    d->sleep_ns += clock_ns() - now;
     publish_all(d);
     return 1;
 }
@@ -488,6 +503,7 @@ void daemon_run(struct daemon *d)
 {
     uint32_t aborted;
 
+    d->run_ns = clock_ns();
     while (turn(d))
         ;
     aborted = drain_abort(d);
@@ -640,8 +656,8 @@ static int engine_start(struct daemon *d, struct diag *diag)
         return err;
     }
     return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx,
-                        d->config.prompt_bytes_max, d->n_slots, d->config.clients_max, text_done,
-                        d, diag);
+                        d->config.prompt_bytes_max, d->n_slots, d->config.clients_max, text_done, d,
+                        diag);
 }
 
 /* A chunk of prefill and one decode row. */

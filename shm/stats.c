@@ -93,7 +93,8 @@ int tkr_stats_create(struct tkr_stats_file *ret_file, const char *path, const ch
     fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
     if (fd < 0)
         return -errno;
-    if (fchmod(fd, 0640) < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) { /* the umask may have cut 0640 */
+    /* fchmod: the umask may have cut 0640. */
+    if (fchmod(fd, 0640) < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
         err = -errno;
         goto fail;
     }
@@ -324,7 +325,7 @@ static int file_read(int fd, struct tkr_stats *ret_stats, int *ret_alive,
         copy.bytes < TKR_STATS_BYTES_MINOR_0)
         return -EPROTO;
     if (copy.bytes < sizeof copy)
-        copy.clients_off = copy.client_slots = 0;
+        memset((char *)&copy + copy.bytes, 0, sizeof copy - copy.bytes);
     if (ret_clients) {
         /* The table may have come between two reads of the page; its file has its size before. */
         err = fstat(fd, &st) < 0 ? -errno : 0;

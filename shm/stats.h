@@ -14,6 +14,8 @@
  *
  * Since minor 1 a table of clients follows at clients_off: a record per place in the daemon's own
  * table, each behind a sequence word, so that a reader never takes half of one for a whole one.
+ *
+ * Fields that the writer's minor lacks are 0 for a reader.
  */
 #ifndef SHM_STATS_H
 #define SHM_STATS_H
@@ -24,7 +26,7 @@
 
 #define TKR_STATS_MAGIC    0x3154415453524b54ull /* "TKRSTAT1" */
 #define TKR_STATS_MAJOR    1
-#define TKR_STATS_MINOR    1
+#define TKR_STATS_MINOR    2
 #define TKR_STATS_SUFFIX   ".stats"
 #define TKR_STATS_STATUSES 32u /* room for enum tkr_status without its retry bit */
 
@@ -79,6 +81,16 @@ struct tkr_stats {
     /* since minor 1 */
     uint64_t clients_off,
         client_slots; /* the table; stored last and with release: 0 slots = none */
+
+    /* since minor 2 */
+    uint64_t paused;         /* requests now: they left the batch until their reader goes on */
+    uint64_t pauses, slow;   /* times paused; of the failed: readers that did not go on */
+    uint64_t displaced;      /* times that a running request made room for another client's */
+    uint64_t rejected_slots; /* answered with an error at once */
+    uint64_t struck;         /* clients detached for too many malformed slots */
+    uint64_t memory_errors;  /* clients detached for a memory error in their regions */
+    uint64_t wakes;          /* of sleeping clients */
+    uint64_t awake_ns;       /* the loop awake and in no step: passes over the rings, attaches */
 };
 TKR_ABI_AT(struct tkr_stats, pid, 0x10);
 TKR_ABI_AT(struct tkr_stats, start_ns, 0x20);
@@ -92,7 +104,10 @@ TKR_ABI_AT(struct tkr_stats, running, 0x108);
 TKR_ABI_AT(struct tkr_stats, kv_pages_total, 0x140);
 TKR_ABI_AT(struct tkr_stats, ended, 0x170);
 TKR_ABI_AT(struct tkr_stats, clients_off, 0x270);
-TKR_ABI_ASSERT(sizeof(struct tkr_stats) == 0x280);
+TKR_ABI_AT(struct tkr_stats, paused, 0x280);
+TKR_ABI_AT(struct tkr_stats, rejected_slots, 0x2a0);
+TKR_ABI_AT(struct tkr_stats, awake_ns, 0x2c0);
+TKR_ABI_ASSERT(sizeof(struct tkr_stats) == 0x2c8);
 #define TKR_STATS_BYTES_MINOR_0 0x270u
 
 enum tkr_stats_client_flags {
@@ -101,7 +116,8 @@ enum tkr_stats_client_flags {
     TKR_STATS_CLIENT_DUE = 4,      /* is to be woken */
     TKR_STATS_CLIENT_UNLOCKED = 8, /* mlock of its memory was refused */
     TKR_STATS_CLIENT_SOCKET = 16,  /* hang-ups of its socket are waited for */
-    TKR_STATS_CLIENT_PIDFD = 32    /* the end of its process is waited for */
+    TKR_STATS_CLIENT_PIDFD = 32,   /* the end of its process is waited for */
+    TKR_STATS_CLIENT_PAUSED = 64   /* has a request that is paused, since it does not read */
 };
 #define TKR_STATS_TAGS 12u
 

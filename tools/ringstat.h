@@ -37,6 +37,7 @@ struct rates {
     double seconds;
     double prompt_tokens, output_tokens, requests, steps;
     double step_ms, rows; /* of the steps in between */
+    double awake;         /* part of the time in which the loop was awake and in no step */
 };
 
 enum tab { SCREEN_TOP, SCREEN_CLIENTS, SCREEN_RING, SCREENS };
@@ -51,6 +52,8 @@ extern const char *const ringstat_screens[SCREENS], *const ringstat_sorts[SORTS]
 int view_find(struct view *ret_view, const char *socket, bool quiet);
 void view_fini(struct view *view);
 bool view_is_ready(const struct view *view);
+/* The daemon stores the figures since minor 2. */
+bool view_has_minor_2(const struct view *view);
 /* What the state means, for those states that need a word; NULL for the others. */
 const char *view_advice(const struct view *view);
 /* before: NULL, or an earlier view. Another daemon's counts as none. */

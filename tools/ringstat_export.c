@@ -13,6 +13,12 @@ static json_t *number(uint64_t value)
     return json_integer((json_int_t)value);
 }
 
+/* null: the daemon is older than this figure. */
+static json_t *number_2(const struct view *view, uint64_t value)
+{
+    return view_has_minor_2(view) ? number(value) : json_null();
+}
+
 static json_t *ended_json(const struct tkr_stats *stats)
 {
     json_t *ended = json_object();
@@ -62,7 +68,7 @@ static json_t *client_json(const struct view *view, const struct tkr_stats_clien
 
     return json_pack(
         "{s:o, s:o, s:o, s:s, s:f, s:b, s:{s:o, s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o, s:o, s:o},"
-        " s:{s:o, s:o, s:o, s:o, s:o, s:b, s:b}, s:b, s:b, s:o, s:o}",
+        " s:{s:o, s:o, s:o, s:o, s:o, s:b, s:b}, s:b, s:b, s:b, s:o, s:o}",
         "id", number(c->id), "pid", number(c->pid), "uid", number(c->uid), "library", c->library,
         "age_s", age_s, "whole", c->seq % 2 == 0, "requests", "inflight", number(c->inflight),
         "inflight_max", number(c->inflight_max), "ended", number(c->ended), "cancelled",
@@ -72,7 +78,8 @@ static json_t *client_json(const struct view *view, const struct tkr_stats_clien
         number(c->cq_pos), "head", number(c->cq_head), "slots", number(c->cq_slots), "reserved",
         number(c->reserved), "wait_pos", number((uint32_t)c->wait), "wait_asleep",
         (c->wait & TKR_WAIT_ASLEEP) != 0, "starved", (c->flags & TKR_STATS_CLIENT_STARVED) != 0,
-        "socket_armed", (c->flags & TKR_STATS_CLIENT_SOCKET) != 0, "pidfd_armed",
+        "paused", (c->flags & TKR_STATS_CLIENT_PAUSED) != 0, "socket_armed",
+        (c->flags & TKR_STATS_CLIENT_SOCKET) != 0, "pidfd_armed",
         (c->flags & TKR_STATS_CLIENT_PIDFD) != 0, "queues", queues_json(c), "tags", tags_json(c));
 }
 
@@ -100,20 +107,24 @@ int json_show(FILE *out, const struct view *view)
 
     hash_hex(hex, s->model_hash);
     root = json_pack(
-        "{s:s, s:o, s:f, s:o, s:{s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o}, s:s, s:s, s:s, s:o,"
-        " s:s, s:s, s:s, s:f, s:{s:o, s:o}, s:{s:o, s:o, s:o, s:o}, s:{s:o, s:o, s:o}, s:o, s:o}",
+        "{s:s, s:o, s:f, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o}, s:s,"
+        " s:s, s:s, s:o, s:s, s:s, s:s, s:f, s:{s:o, s:o}, s:{s:o, s:o, s:o, s:o},"
+        " s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o, s:o, s:o}, s:o, s:o}",
         "state", view->state, "pid", number(s->pid), "uptime_s", view->uptime_s, "clients",
         number(s->clients), "requests", "running", number(s->running), "queued", number(s->queued),
         "finished", number(s->finished), "cancelled", number(s->cancelled), "failed",
-        number(s->failed), "kv_pages", "total", number(s->kv_pages_total), "used",
-        number(s->kv_pages_used), "model", s->model, "model_hash", hex, "cpu_variant",
-        s->cpu_variant, "threads", number(s->threads), "version", s->version, "socket",
-        view->socket, "io", io_name(s), "silent_s", view->silent_s, "tokens", "prompt",
-        number(s->prompt_tokens), "output", number(s->output_tokens), "steps", "count",
+        number(s->failed), "paused", number_2(view, s->paused), "pauses", number_2(view, s->pauses),
+        "slow", number_2(view, s->slow), "displaced", number_2(view, s->displaced), "kv_pages",
+        "total", number(s->kv_pages_total), "used", number(s->kv_pages_used), "model", s->model,
+        "model_hash", hex, "cpu_variant", s->cpu_variant, "threads", number(s->threads), "version",
+        s->version, "socket", view->socket, "io", io_name(s), "silent_s", view->silent_s, "tokens",
+        "prompt", number(s->prompt_tokens), "output", number(s->output_tokens), "steps", "count",
         number(s->steps), "rows", number(s->rows), "ns_sum", number(s->step_ns_sum), "ns_last",
         number(s->step_ns_last), "attach", "attached", number(s->clients_attached), "refused",
-        number(s->clients_refused), "unlocked", number(s->regions_unlocked), "ended", ended_json(s),
-        "client_list", clients_json(view));
+        number(s->clients_refused), "unlocked", number(s->regions_unlocked), "transport", "wakes",
+        number_2(view, s->wakes), "rejected", number_2(view, s->rejected_slots), "struck",
+        number_2(view, s->struck), "memory_errors", number_2(view, s->memory_errors), "awake_ns",
+        number_2(view, s->awake_ns), "ended", ended_json(s), "client_list", clients_json(view));
     if (!root) {
         fprintf(stderr, "ringstat: the figures do not fit JSON (a name that is not UTF-8?)\n");
         return -EINVAL;
@@ -132,7 +143,8 @@ void csv_head(FILE *out)
             "unix_s,state,uptime_s,silent_s,clients,attached,refused,running,queued,finished,"
             "cancelled,failed,"
             "prompt_tokens,output_tokens,prompt_tokens_per_s,output_tokens_per_s,requests_per_s,"
-            "steps,steps_per_s,step_ms,rows_per_step,kv_pages_used,kv_pages_total\n");
+            "steps,steps_per_s,step_ms,rows_per_step,kv_pages_used,kv_pages_total,"
+            "paused,pauses,slow,displaced,wakes,rejected_slots,struck,memory_errors,awake_s\n");
 }
 
 void csv_show(FILE *out, const struct view *view, const struct view *before)
@@ -149,7 +161,15 @@ void csv_show(FILE *out, const struct view *view, const struct view *before)
             ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
             s->running, s->queued, s->finished, s->cancelled, s->failed, s->prompt_tokens,
             s->output_tokens);
-    fprintf(out, ",%.1f,%.1f,%.2f,%" PRIu64 ",%.1f,%.3f,%.2f,%" PRIu64 ",%" PRIu64 "\n",
-            r.prompt_tokens, r.output_tokens, r.requests, s->steps, r.steps, r.step_ms, r.rows,
-            s->kv_pages_used, s->kv_pages_total);
+    fprintf(out, ",%.1f,%.1f,%.2f,%" PRIu64 ",%.1f,%.3f,%.2f,%" PRIu64 ",%" PRIu64, r.prompt_tokens,
+            r.output_tokens, r.requests, s->steps, r.steps, r.step_ms, r.rows, s->kv_pages_used,
+            s->kv_pages_total);
+    if (!view_has_minor_2(view)) { /* not known is no 0 */
+        fprintf(out, ",,,,,,,,,\n");
+        return;
+    }
+    fprintf(out, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, s->paused, s->pauses,
+            s->slow, s->displaced, s->wakes);
+    fprintf(out, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f\n", s->rejected_slots, s->struck,
+            s->memory_errors, (double)s->awake_ns / 1e9);
 }

@@ -43,7 +43,9 @@ static const char help_text[] =
     "  q             quit\n"
     "\n"
     "  Q in clients: hot/parked queues, ! when one waits for room; in ring: H P B\n"
-    "  LAG: tokens that are made but wait for room in the client's queue\n";
+    "  LAG: tokens that are made but wait for room in the client's queue; p: too many,\n"
+    "  so a request is paused until some are read\n"
+    "  held up: requests paused for that, ended SLOW, displaced by another client's\n";
 
 static void look(struct live *live)
 {

@@ -112,14 +112,40 @@ static void ended_show(FILE *out, const struct tkr_stats *s)
     fprintf(out, "%s\n", none ? " none" : "");
 }
 
-void text_show(FILE *out, const struct view *view)
+/* What went other than straight: nothing of it needs to be there on a good day. */
+static void troubles_show(FILE *out, const struct view *view)
 {
     const struct tkr_stats *s = &view->stats;
+    char a[16], b[16], c[16], d[16];
+
+    if (!view_has_minor_2(view))
+        return;
+    fprintf(out, "held up    paused %s now  pauses %s  slow %s  displaced %s\n",
+            count_text(a, s->paused), count_text(b, s->pauses), count_text(c, s->slow),
+            count_text(d, s->displaced));
+    fprintf(out, "transport  wakes %s  rejected slots %s  struck out %s  memory errors %s\n",
+            count_text(a, s->wakes), count_text(b, s->rejected_slots), count_text(c, s->struck),
+            count_text(d, s->memory_errors));
+}
+
+static void active_show(FILE *out, const struct view *view, const char *note, double awake)
+{
     char silent[32];
 
     duration_text(silent, sizeof silent, view->silent_s);
+    fprintf(out, "active     %s ago%s", silent, note);
+    if (view_has_minor_2(view))
+        fprintf(out, "  awake between steps %.1f %%", 100 * awake);
+    fprintf(out, "\n");
+}
+
+void text_show(FILE *out, const struct view *view)
+{
+    const struct tkr_stats *s = &view->stats;
+
     head_show(out, view);
     ended_show(out, s);
+    troubles_show(out, view);
     fprintf(out, "tokens     in %" PRIu64 "  out %" PRIu64 "\n", s->prompt_tokens,
             s->output_tokens);
     fprintf(out, "steps      %" PRIu64 "  mean %.2f ms  last %.2f ms  rows a step %.1f\n", s->steps,
@@ -127,7 +153,7 @@ void text_show(FILE *out, const struct view *view)
             per(s->rows, s->steps));
     fprintf(out, "kv pages   %" PRIu64 " of %" PRIu64 " used (%.0f %%)\n", s->kv_pages_used,
             s->kv_pages_total, 100 * per(s->kv_pages_used, s->kv_pages_total));
-    fprintf(out, "active     %s ago\n", silent);
+    active_show(out, view, "", view_rates(view, NULL).awake);
 }
 
 /* ---- the order of clients -------------------------------------------------------------------- */
@@ -192,7 +218,7 @@ static void clients_head(FILE *out)
 }
 
 /* Q: hot/parked queues, '!' when one waits for room. '~' after the pid: the record is
- * unfinished. */
+ * unfinished. 'p' after the lag: a request is paused because of it. */
 static void client_row(FILE *out, const struct view *view, const struct row *row)
 {
     const struct tkr_stats_client *c = row->client;
@@ -208,9 +234,10 @@ static void client_row(FILE *out, const struct view *view, const struct row *row
         snprintf(rate, sizeof rate, "%.1f", row->rate);
     else
         count_text(rate, (uint64_t)row->rate);
-    fprintf(out, "%7u%c%5u %-18.18s %4s %4u %6s %5s %6s %5s %4s %6s\n", c->pid,
+    fprintf(out, "%7u%c%5u %-18.18s %4s %4u %6s %5s%c%6s %5s %4s %6s\n", c->pid,
             c->seq % 2 ? '~' : ' ', c->uid, c->library, queues, c->inflight,
-            count_text(tokens, c->published), count_text(lag, c->generated - c->published), rate,
+            count_text(tokens, c->published), count_text(lag, c->generated - c->published),
+            c->flags & TKR_STATS_CLIENT_PAUSED ? 'p' : ' ', rate,
             count_text(cancelled, c->cancelled), count_text(rejected, c->rejected), age);
 }
 
@@ -255,7 +282,7 @@ static char queue_letter(const struct tkr_stats_client *c, unsigned queue)
 /* The queue's own columns, then those of the client in its first line. */
 static void queue_row(FILE *out, const struct tkr_stats_client *c, unsigned queue)
 {
-    char wait[24] = "-", armed[4] = "---", flags[4] = "---";
+    char wait[24] = "-", armed[4] = "---", flags[5] = "----";
 
     fprintf(out, "%7u %u%c %8u %8u %2d", c->pid, queue, queue_letter(c, queue), c->sq_pos[queue],
             c->sq_head[queue], c->need_wakeup >> queue & 1);
@@ -270,7 +297,8 @@ static void queue_row(FILE *out, const struct tkr_stats_client *c, unsigned queu
     armed[2] = c->flags & TKR_STATS_CLIENT_PIDFD ? 'p' : '-';
     flags[0] = c->flags & TKR_STATS_CLIENT_STARVED ? 'F' : '-';
     flags[1] = c->flags & TKR_STATS_CLIENT_DUE ? 'W' : '-';
-    flags[2] = c->seq % 2 ? '~' : '-';
+    flags[2] = c->flags & TKR_STATS_CLIENT_PAUSED ? 'P' : '-';
+    flags[3] = c->seq % 2 ? '~' : '-';
     fprintf(out, " %8u %8u %3u %8s %s %s ", c->cq_pos, c->cq_head, c->reserved, wait, armed, flags);
     for (unsigned i = 0; i < c->inflight && i < TKR_STATS_TAGS; i++)
         fprintf(out, "%s%u", i ? "," : "", c->tags[i]);
@@ -284,9 +312,9 @@ static int ring_show(FILE *out, const struct view *view, const struct view *befo
 
     fprintf(out,
             "ring  Q hot, Parked, Blocked   NW need_wakeup   ARM bell, socket, pidfd awaited\n");
-    fprintf(out, "      FLG Full (waits for room), to be Woken, ~ unfinished   daemon %s\n",
+    fprintf(out, "      FLG Full (no room), to be Woken, Paused, ~ unfinished   daemon %s\n",
             view->state);
-    fprintf(out, "%7s %-2s %8s %8s %2s %8s %8s %3s %8s %-3s %-3s %s\n", "PID", "Q", "SQ_POS",
+    fprintf(out, "%7s %-2s %8s %8s %2s %8s %8s %3s %8s %-3s %-4s %s\n", "PID", "Q", "SQ_POS",
             "SQ_HEAD", "NW", "CQ_POS", "CQ_HEAD", "RSV", "WAIT_POS", "ARM", "FLG", "TAGS");
     for (uint32_t i = 0; rows && i < view->n_clients; i++)
         for (unsigned queue = 0; queue < rows[i].client->n_queues && queue < TKR_NSQ_MAX; queue++)
@@ -312,11 +340,11 @@ static int top_show(FILE *out, const struct view *view, const struct view *befor
     const struct tkr_stats *s = &view->stats;
     struct rates r = view_rates(view, before);
     struct row *rows = rows_sorted(view, before, sort == SORT_PID ? SORT_RATE : sort, reverse);
-    char in[16], made[16], silent[32];
+    char in[16], made[16];
 
-    duration_text(silent, sizeof silent, view->silent_s);
     head_show(out, view);
     ended_show(out, s);
+    troubles_show(out, view);
     fprintf(out, "tokens     in %s  out %s   now in %.1f/s  out %.1f/s\n",
             count_text(in, s->prompt_tokens), count_text(made, s->output_tokens), r.prompt_tokens,
             r.output_tokens);
@@ -327,7 +355,8 @@ static int top_show(FILE *out, const struct view *view, const struct view *befor
     bar_show(out, s->kv_pages_used, s->kv_pages_total);
     fprintf(out, " %" PRIu64 " of %" PRIu64 " (%.0f %%)\n", s->kv_pages_used, s->kv_pages_total,
             100 * per(s->kv_pages_used, s->kv_pages_total));
-    fprintf(out, "active     %s ago%s\n\n", silent, s->running ? "" : " (idle: it makes no pass)");
+    active_show(out, view, s->running ? "" : " (idle: it makes no pass)", r.awake);
+    fprintf(out, "\n");
     clients_head(out);
     for (uint32_t i = 0; rows && i < view->n_clients && i < TOP_CLIENTS; i++)
         client_row(out, view, &rows[i]);

@@ -133,6 +133,11 @@ bool view_is_ready(const struct view *view)
     return strcmp(view->state, "ready") == 0;
 }
 
+bool view_has_minor_2(const struct view *view)
+{
+    return view->stats.minor >= 2;
+}
+
 static bool is_living(const struct view *view)
 {
     return strcmp(view->state, "stopped") != 0 && strcmp(view->state, "dead") != 0;
@@ -183,6 +188,7 @@ struct rates view_rates(const struct view *view, const struct view *before)
     rates.steps = per(b->steps, s->steps, rates.seconds);
     rates.step_ms = per(b->step_ns_sum, s->step_ns_sum, (double)steps) / 1e6;
     rates.rows = per(b->rows, s->rows, (double)steps);
+    rates.awake = per(b->awake_ns, s->awake_ns, rates.seconds) / 1e9;
     return rates;
 }
 

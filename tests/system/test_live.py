@@ -7,7 +7,7 @@ import re
 import signal
 
 import wire
-from harness import Daemon, Scratch, main, program, ringstat, test, tokenring, until
+from harness import Daemon, Scratch, main, note, program, ringstat, test, tokenring, until
 import make_gguf      # harness has put tests/tools on the path
 from terminal import Terminal
 from wire import Wire
@@ -92,6 +92,76 @@ def refused_slots_are_counted_for_the_client_that_sent_them():
 
 
 @test
+def who_does_not_read_is_shown_paused_and_then_slow():
+    lag = {"lag_tokens_max": 64, "lag_timeout_ms": 3600000}
+    for config, ending in ((lag, None), (dict(lag, lag_timeout_ms=50), "SLOW")):
+        with Scratch() as scratch, Daemon(model="echo:", config=config) as daemon, \
+                Terminal(scratch, [program("ringstat"), "-s", daemon.socket, "-i", "0.1"], 24, 80) as screen, \
+                Wire(daemon.socket, cq_log2=6, max_inflight=8) as client:
+            request = client.submit(text=b"y" * 3000)
+            if ending:
+                text = screen.until(r"paused 0 now  pauses 1  slow 1  displaced 0")
+                assert "SLOW 1" in text and "failed 1" in text, text
+                continue
+            screen.until(r"paused 1 now  pauses 1  slow 0  displaced 0")
+            screen.until(r"%d .* \d+p " % os.getpid())
+            got = daemon.stats()
+            assert got["client_list"][0]["paused"] and got["requests"]["paused"] == 1, got
+            client.finish(request)
+            assert request.status == "OK" and request.text == b"y" * 3000
+            screen.until(r"paused 0 now  pauses [1-9]\d*  slow 0")
+
+
+@test
+def who_is_struck_out_for_malformed_slots_is_told_why_and_counted():
+    with Daemon(model="echo:") as daemon, Wire(daemon.socket, sq_log2=8) as client:
+        for n in range(200):
+            client.submit(op=200, tag=n % 64)
+        until("the strike", lambda: daemon.stats()["transport"]["struck"] == 1)
+        message = client.shake.socket.recv(256)
+        assert len(message) == 256 and message[0x10] == 15, message         # REFUSED, reason STRIKES: docs/abi.md
+        got = daemon.stats()
+        assert got["clients"] == 0 and got["transport"]["memory_errors"] == 0, got
+        assert 64 < got["transport"]["rejected"] <= 200, got                # docs/abi.md: 64 a second is the limit
+
+
+@test
+def every_request_counts_once_by_its_reason_and_no_figure_goes_back():
+    counters = ("finished", "cancelled", "failed", "pauses", "slow", "displaced")
+
+    def sample(earlier):
+        got = daemon.stats()
+        for name in counters:
+            assert got["requests"][name] >= earlier["requests"][name], (name, earlier, got)
+        for group in ("tokens", "ended", "transport", "attach"):
+            for name, value in earlier[group].items():
+                assert got[group][name] >= value, (group, name, earlier, got)
+        return got
+
+    config = {"running_max": 2, "queued_max": 4}
+    with Daemon(model="echo:tokens_per_s=2000", config=config) as daemon, Wire(daemon.socket) as client:
+        got, told = daemon.stats(), {}
+        for _ in range(3):
+            asked = [client.submit(text=b"x" * 200) for _ in range(12)]     # some run, some wait, some are too many
+            until("the first ids", lambda first=asked[0]: client.take() and first.ids)
+            client.cancel(asked[0])                                         # in decode
+            client.cancel(asked[3])                                         # in the queue
+            got = sample(got)
+            client.finish(*asked)
+            asked += [client.ask(text=b"x", deadline_ns=1), client.ask(text=b"x", stop_ids=[1 << 30])]
+            for answer in asked:
+                told[answer.status] = told.get(answer.status, 0) + 1
+        until("the last figures", lambda: sum(daemon.stats()["ended"].values()) == sum(told.values()))
+        got = sample(got)
+    note(str(told))
+    assert got["ended"] == told and {"OK", "CANCELLED", "OVERLOADED", "DEADLINE", "INVALID"} <= set(told), (got, told)
+    requests = got["requests"]
+    assert requests["finished"] == told["OK"] and requests["cancelled"] == told["CANCELLED"], (got, told)
+    assert requests["failed"] == sum(told.values()) - told["OK"] - told["CANCELLED"], (got, told)
+    assert requests["running"] == requests["queued"] == requests["paused"] == 0, got
+
+
+@test
 def it_follows_the_size_of_the_terminal():
     with Live(rows=30, columns=120) as (_, screen):
         screen.until(r"q quit")
@@ -109,7 +179,7 @@ def a_stopped_daemon_is_shown_as_paused_and_goes_on():
     with Live() as (daemon, screen):
         screen.until(r"ready")
         daemon.process.send_signal(signal.SIGSTOP)
-        screen.until(r"paused")
+        screen.until(r"pid %d .* paused" % daemon.process.pid)
         assert "no sign of life for" in screen.text()
         daemon.process.send_signal(signal.SIGCONT)
         screen.until(r"pid %d .* ready" % daemon.process.pid)

@@ -82,7 +82,8 @@ def a_ready_daemon_is_exit_0_and_json_has_every_promised_figure(folder):
     assert 99 < got.pop("uptime_s") < 1000
     want = {
         "state": "ready", "pid": os.getpid(), "clients": 3,
-        "requests": {"running": 0, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6},
+        "requests": {"running": 0, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6,
+                     "paused": None, "pauses": None, "slow": None, "displaced": None},
         "kv_pages": {"total": 512, "used": 64}, "model": "SmolLM2-135M-Instruct",
         "model_hash": MODEL_HASH.hex(), "cpu_variant": "avx512", "threads": 2,
         "tokens": {"prompt": 5120, "output": 7424}, "io": "io_uring futex",
@@ -193,12 +194,12 @@ def figures_that_cannot_be_written_are_exit_2(folder):
     assert run.returncode == 2 and "cannot write" in run.stderr, run
 
 
-def client(ident, pid, uid=1000, library=b"libtest 1.0", seq=2, generated=50, published=48):
+def client(ident, pid, uid=1000, library=b"libtest 1.0", seq=2, generated=50, published=48, flags=3):
     """A record of the table of clients, by offset: shm/stats.h."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     out = bytearray(256)
     struct.pack_into("<QQII32sQQ", out, 0x00, seq, ident, pid, uid, library, now - 10 * 10**9, now)
-    struct.pack_into("<6BHII", out, 0x48, 2, 1, 2, 0, 2, 2, 1 | 2, 3, 64)
+    struct.pack_into("<6BHII", out, 0x48, 2, 1, 2, 0, 2, 2, flags, 3, 64)
     struct.pack_into("<QQQQQQQQ", out, 0x58, generated, published, 700, 5, 4, 30, 9, 1 << 63 | 812)
     struct.pack_into("<IIII", out, 0x98, 811, 555, 3, 256)
     struct.pack_into("<2I", out, 0xA8, 700, 41)
@@ -212,6 +213,49 @@ def page_with_clients(*records):
     struct.pack_into("<HHI", out, 0x08, 1, 1, 0x280)
     struct.pack_into("<QQ", out, 0x270, 4096, len(records))
     return bytes(out) + b"".join(records)
+
+
+def page_of_minor_2(*records):
+    out = bytearray(page_with_clients(*records))
+    struct.pack_into("<HHI", out, 0x08, 1, 2, 0x2c8)
+    # paused, pauses, slow, displaced; rejected slots, struck, memory errors, wakes; ns awake in 100 s of uptime
+    struct.pack_into("<QQQQQQQQQ", out, 0x280, 2, 31, 4, 12345, 66, 1, 5, 7_654_321, 2_500_000_000)
+    return bytes(out)
+
+
+def troubles_of_readers_and_of_the_transport_are_shown_in_every_form(folder):
+    with Daemon(folder, page_of_minor_2(client(7, 811, flags=64))) as daemon:
+        got = once_json(daemon)[1]
+        assert got["requests"] == {"running": 0, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6,
+                                   "paused": 2, "pauses": 31, "slow": 4, "displaced": 12345}, got
+        assert got["transport"] == {"rejected": 66, "struck": 1, "memory_errors": 5, "wakes": 7654321,
+                                    "awake_ns": 2500000000}, got
+        assert got["client_list"][0]["paused"] and not got["client_list"][0]["cq"]["starved"], got
+        for args in ((), ("--screen", "top")):
+            _, out, _ = ringstat("--once", *args, "--socket", daemon.socket)
+            for part in ("paused 2 now  pauses 31  slow 4  displaced 12.3k",
+                         "wakes 7.7M  rejected slots 66  struck out 1  memory errors 5",
+                         "awake between steps 2.5 %"):
+                assert part in out, (args, part, out)
+            assert max(map(len, out.splitlines())) <= 80, out
+        assert "    2p" in ringstat("--once", "--screen", "clients", "--socket", daemon.socket)[1]
+        assert "--P- 7,9,11" in ringstat("--once", "--screen", "ring", "--socket", daemon.socket)[1]
+        _, out, _ = ringstat("--once", "--csv", "--socket", daemon.socket)
+    row = dict(zip(*(text.split(",") for text in out.splitlines())))
+    assert [row[name] for name in ("paused", "pauses", "slow", "displaced", "wakes", "rejected_slots", "struck",
+                                   "memory_errors", "awake_s")] == \
+        ["2", "31", "4", "12345", "7654321", "66", "1", "5", "2.500"], row
+
+
+def figures_that_an_older_daemon_lacks_are_told_as_unknown_and_not_as_zero(folder):
+    with Daemon(folder, page_with_clients(client(7, 811))) as daemon:
+        got = once_json(daemon)[1]
+        _, out, _ = ringstat("--once", "--screen", "top", "--socket", daemon.socket)
+        _, lines, _ = ringstat("--once", "--csv", "--socket", daemon.socket)
+    assert got["requests"]["paused"] is None and set(got["transport"].values()) == {None}, got
+    assert "paused" not in out and "memory errors" not in out and "awake" not in out, out
+    head, line = (text.split(",") for text in lines.splitlines())
+    assert len(head) == len(line) and dict(zip(head, line))["wakes"] == "", lines
 
 
 def the_clients_are_in_json_with_their_raw_indices(folder):
@@ -228,7 +272,7 @@ def the_clients_are_in_json_with_their_raw_indices(folder):
         "tokens": {"generated": 50, "published": 48, "lag": 2, "lag_max": 9},
         "cq": {"pos": 811, "head": 555, "slots": 256, "reserved": 3, "wait_pos": 812, "wait_asleep": True,
                "starved": True},
-        "socket_armed": False, "pidfd_armed": False, "tags": [7, 9, 11],
+        "paused": False, "socket_armed": False, "pidfd_armed": False, "tags": [7, 9, 11],
         "queues": [{"state": "hot", "sq_pos": 700, "sq_head": 700, "need_wakeup": False, "bell_armed": False},
                    {"state": "parked", "sq_pos": 41, "sq_head": 41, "need_wakeup": True, "bell_armed": True}],
     }, got[0]
@@ -262,7 +306,7 @@ def csv_is_a_header_and_a_line_with_as_many_fields(folder):
     assert code == 0, code
     head, line = (text.split(",") for text in out.splitlines())
     row = dict(zip(head, line))
-    assert len(head) == len(line) == 23, (head, line)
+    assert len(head) == len(line) == 32, (head, line)
     assert (row["state"], row["finished"], row["output_tokens"], row["kv_pages_total"]) == \
         ("ready", "117", "7424", "512"), row
 
@@ -284,6 +328,8 @@ def without_a_terminal_it_says_so_and_shows_the_figures_once(folder):
 
 
 TESTS = [
+    troubles_of_readers_and_of_the_transport_are_shown_in_every_form,
+    figures_that_an_older_daemon_lacks_are_told_as_unknown_and_not_as_zero,
     the_clients_are_in_json_with_their_raw_indices,
     the_screens_can_be_printed_once_and_fit_80_columns,
     work_without_a_sign_of_life_is_hung_and_exit_1,

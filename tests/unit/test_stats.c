@@ -439,6 +439,56 @@ START_TEST(a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_n
 }
 END_TEST
 
+/* Offsets and sizes of each minor are those of docs/abi.md, section 9. */
+static void page_of_minor(uint16_t minor, uint32_t bytes)
+{
+    static const struct tkr_stats head = {.magic = TKR_STATS_MAGIC, .major = TKR_STATS_MAJOR};
+    uint8_t page[4096];
+
+    memset(page, 0xff, sizeof page); /* what is not this minor's is anything */
+    memset(page + 0x08, 0, 0x270 - 0x08);
+    memcpy(page, &head, 0x10);
+    memcpy(page + 0x0a, &minor, 2);
+    memcpy(page + 0x0c, &bytes, 4);
+    for (uint32_t at = 0x270; at < bytes && at < sizeof page; at += 8) {
+        uint64_t value = at == 0x270 ? 4096 : at == 0x278 ? 1 : at;
+
+        memcpy(page + at, &value, 8);
+    }
+    file_put(page, sizeof page, 8192);
+}
+
+START_TEST(a_figure_that_is_younger_than_its_writer_reads_as_zero)
+{
+    static const struct {
+        uint16_t minor;
+        uint32_t bytes, slots;
+        uint64_t paused, struck, awake_ns;
+    } cases[] = {
+        {0, 0x270, 0, 0, 0, 0},
+        {1, 0x280, 1, 0, 0, 0},
+        {2, 0x2c8, 1, 0x280, 0x2a8, 0x2c0},
+        {3, 0x400, 1, 0x280, 0x2a8, 0x2c0}, /* of a writer younger than this reader */
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tkr_stats_client *got;
+        struct tkr_stats stats;
+        uint32_t n;
+        int alive;
+
+        page_of_minor(cases[i].minor, cases[i].bytes);
+        ck_assert_int_eq(tkr_stats_read_clients(path, &stats, &alive, &got, &n), 0);
+        free(got);
+        ck_assert_uint_eq(stats.minor, cases[i].minor);
+        ck_assert_uint_eq(stats.client_slots, cases[i].slots);
+        ck_assert_uint_eq(stats.paused, cases[i].paused);
+        ck_assert_uint_eq(stats.struck, cases[i].struck);
+        ck_assert_uint_eq(stats.awake_ns, cases[i].awake_ns);
+    }
+}
+END_TEST
+
 START_TEST(a_process_that_does_not_exist_is_ESRCH)
 {
     uint64_t ticks = 3;
@@ -476,6 +526,7 @@ int main(void)
                    a_record_that_its_writer_left_unfinished_is_marked_and_does_not_hang_the_reader);
     tcase_add_test(tcase, a_record_is_never_torn);
     tcase_add_test(tcase, a_table_that_does_not_fit_its_file_is_refused_and_an_older_file_has_none);
+    tcase_add_test(tcase, a_figure_that_is_younger_than_its_writer_reads_as_zero);
     tcase_add_test(tcase, a_process_that_does_not_exist_is_ESRCH);
     suite_add_tcase(suite, tcase);
     sr = srunner_create(suite);
