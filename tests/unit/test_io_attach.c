@@ -56,6 +56,8 @@ START_TEST(sizes_beyond_the_configuration_are_lowered_in_welcome)
 }
 END_TEST
 
+static struct tkr_refused last_refused; /* by hello_refused() */
+
 /* Sends a HELLO that is wrong in one place and returns the reason that it was refused for. */
 static int hello_refused(const void *bytes, size_t n, const int *fds, int n_fds)
 {
@@ -67,6 +69,7 @@ static int hello_refused(const void *bytes, size_t n, const int *fds, int n_fds)
     PUMP_UNTIL(socket_readable(c.socket));
     ck_assert_int_eq(raw_welcome_recv(&c), -EPERM);
     reason = c.refused.reason;
+    last_refused = c.refused;
     ck_assert_ptr_nonnull(memchr(c.refused.message, 0, sizeof c.refused.message));
     ck_assert_int_eq(raw_welcome_recv(&c), -EPIPE); /* and then the connection is over */
     raw_close(&c);
@@ -287,6 +290,89 @@ START_TEST(a_region_that_is_attached_already_is_refused)
     b.r.fd = own;
     raw_close(&a);
     raw_close(&b);
+}
+END_TEST
+
+/* Who was refused what, in this order; returns how many. */
+static size_t refusals_collect(struct tkr_refused ret[16])
+{
+    static const struct spoil spoils[] = {
+        {.seal = 0},
+        {.make = make_pipe},
+        {.before_seal = grow, .seal = 1},
+        {.before_seal = punch, .seal = 1},
+        {.before_seal = spoil_ctl_off, .seal = 1},
+        {.before_seal = spoil_reserved, .seal = 1},
+    };
+    struct tkr_hello good = {.head = raw_head(TKR_CTL_HELLO)}, bad[4] = {good, good, good, good};
+    size_t n = 0;
+    int fd = 0;
+
+    bad[0].head.major = 2;
+    bad[1].head.magic ^= 1;
+    bad[2].head.type = TKR_CTL_ATTACH;
+    bad[3].class_ = 99;
+    for (size_t i = 0; i < 4; i++) {
+        hello_refused(&bad[i], sizeof bad[i], NULL, 0);
+        ret[n++] = last_refused;
+    }
+    hello_refused(&good, sizeof good, &fd, 1);
+    ret[n++] = last_refused;
+    for (size_t i = 0; i < sizeof spoils / sizeof *spoils; i++)
+        ret[n++] = attach_refused(&spoils[i]);
+    return n;
+}
+
+START_TEST(a_refusal_says_the_same_whoever_else_is_attached)
+{
+    struct tkr_refused alone[16], among[16];
+    struct raw_client others[3];
+    struct tkr_sqe sqe;
+    size_t n = refusals_collect(alone);
+
+    for (int i = 0; i < 3; i++) {
+        client_open(&others[i]);
+        sqe = client_generate(&others[i], 1);
+        raw_put(&others[i], &sqe);
+    }
+    PUMP_UNTIL(saw.submits == 3);
+    ck_assert_uint_eq(refusals_collect(among), n);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_mem_eq(&among[i], &alone[i], sizeof alone[i]);
+    for (int i = 0; i < 3; i++)
+        raw_close(&others[i]);
+}
+END_TEST
+
+START_TEST(a_token_region_holds_nothing_of_who_was_attached_before)
+{
+    struct raw_client first, second;
+    struct tkr_result result;
+    struct tkr_cqe line;
+    struct tkr_sqe sqe;
+    uint32_t off;
+    void *bulk;
+
+    client_open(&first);
+    sqe = client_generate(&first, 1);
+    raw_put(&first, &sqe);
+    PUMP_UNTIL(saw.submits == 1);
+    ck_assert_int_eq(io_bulk_take(saw.client, 1, 65536, &off, &bulk), 0);
+    memset(bulk, 0xa5, 65536);
+    memset(&line, 0xa5, sizeof line);
+    memset(&result, 0xa5, sizeof result);
+    while (io_put(saw.client, &line) == 0)
+        continue;
+    io_done(saw.client, 1, sqe.user, TKR_OK, &result);
+    ck_assert_uint_eq(first.bulk[65535], 0xa5);
+    raw_close(&first);
+    PUMP_UNTIL(saw.detaches == 1);
+
+    client_open(&second); /* in the same place, of the same sizes */
+    for (uint64_t at = second.th.cq_off; at < second.th.region_len; at++)
+        ck_assert_msg(!((const uint8_t *)second.t.base)[at], "byte %llu of T",
+                      (unsigned long long)at);
+    raw_close(&second);
 }
 END_TEST
 
@@ -536,6 +622,8 @@ int main(void)
     tcase_add_test(tc, a_region_with_a_hole_is_refused);
     tcase_add_test(tc, a_header_that_is_not_the_granted_layout_is_refused);
     tcase_add_test(tc, a_region_that_is_attached_already_is_refused);
+    tcase_add_test(tc, a_refusal_says_the_same_whoever_else_is_attached);
+    tcase_add_test(tc, a_token_region_holds_nothing_of_who_was_attached_before);
     tcase_add_test(tc, a_client_cannot_pass_a_region_of_the_daemon_as_its_own);
     tcase_add_test(tc, an_attach_without_or_with_two_descriptors_is_refused);
     tcase_add_test(tc, resume_is_not_implemented_and_says_so);
