@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.h - who may attach: the setting `allow`, as rules for the transport.
+ * access.h - lists of users: the settings `allow` and `trusted`, as rules for the transport.
  *
- * A list of user:NAME, uid:N, group:NAME and gid:N, separated by spaces or commas. Empty: whoever
- * may open the socket. Else nobody but those named.
+ * A list of user:NAME, uid:N, group:NAME and gid:N, separated by spaces or commas. An empty `allow`:
+ * whoever may open the socket; else nobody but those named. An empty `trusted`: nobody.
  */
 #ifndef RUNTIME_ACCESS_H
 #define RUNTIME_ACCESS_H

@@ -29,8 +29,12 @@
     X(io, TEXT, 0, 0, 0)                                                                           \
     X(doorbell, TEXT, 0, 0, 0)                                                                     \
     X(allow, TEXT, 0, 0, 0)                                                                        \
+    X(trusted, TEXT, 0, 0, 0)                                                                      \
     X(user_clients_max, NUMBER, 1024, 0, 4096)                                                     \
     X(user_requests_max, NUMBER, 0, 0, 1u << 20)                                                   \
+    X(user_queued_max, NUMBER, 0, 0, 65536)                                                        \
+    X(user_kv_positions_max, NUMBER, 0, 0, 1u << 26)                                               \
+    X(user_prompt_tokens_max, NUMBER, 0, 0, 1u << 30)                                              \
     X(user_memory_mib_max, NUMBER, 0, 0, 1u << 20)                                                 \
     X(user_attaches_per_s, NUMBER, 0, 0, 1u << 20)                                                 \
     X(threads, NUMBER, 0, 0, 256)                                                                  \
@@ -48,6 +52,7 @@
     X(require_mlock, BOOL, 0, 0, 1)                                                                \
     X(idle_park_us, NUMBER, 50, 1, 1000000)                                                        \
     X(client_requests_max, NUMBER, 0, 0, 65536)                                                    \
+    X(client_queued_max, NUMBER, 0, 0, 65536)                                                      \
     X(client_kv_positions_max, NUMBER, 0, 0, 1u << 26)                                             \
     X(client_prompt_tokens_max, NUMBER, 0, 0, 1u << 30)                                            \
     X(lag_tokens_max, NUMBER, 256, 1, 1u << 20)                                                    \
@@ -101,6 +106,7 @@ void config_fini(struct config *config)
     free(config->io);
     free(config->doorbell);
     free(config->allow);
+    free(config->trusted);
     memset(config, 0, sizeof *config);
 }
 
@@ -383,6 +389,11 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
                        &config->n_rules, &what);
     if (err < 0)
         return diag_at(diag, path, "allow", what.text);
+    config->n_trusted = 0;
+    err = access_parse(config->trusted ? config->trusted : "", &config->user_limits,
+                       config->trusted_rules, &config->n_trusted, &what);
+    if (err < 0)
+        return diag_at(diag, path, "trusted", what.text);
     if (config->ctx > config->kv_positions)
         return diag_at(diag, path, "ctx",
                        "larger than kv_positions: one request would not fit the pool");

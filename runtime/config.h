@@ -21,6 +21,7 @@ struct config {
     char *io;          /* auto, uring, epoll */
     char *doorbell;    /* auto, futex, socket */
     char *allow;       /* who may attach (runtime/access.h); NULL: whoever may open the socket */
+    char *trusted;     /* who may set `tenant` in its requests; NULL: nobody */
     uint32_t threads;  /* engine threads, the leader included; 0: all allowed CPUs */
     uint32_t ctx;      /* positions of one request; 0: what the model says, at most kv_positions */
     uint32_t running_max;      /* requests in the batch */
@@ -37,13 +38,17 @@ struct config {
     int require_mlock;      /* refuse clients whose memory cannot be locked */
     uint32_t idle_park_us;  /* a silent queue is polled for so long */
     uint32_t
-        client_requests_max; /* of one client, until its answer is read; 0: inflight_max alone */
+        client_requests_max;    /* of one client, until its answer is read; 0: inflight_max alone */
+    uint32_t client_queued_max; /* of those that wait for a place; 0: no limit */
     uint32_t client_kv_positions_max;  /* of one client's requests together; 0: the pool */
     uint32_t client_prompt_tokens_max; /* of one client's requests together; 0: no limit */
     uint32_t lag_tokens_max;           /* a request with more unread tokens leaves the batch */
     uint32_t lag_timeout_ms;           /* ... and ends SLOW after so long */
     uint32_t user_clients_max;         /* of one uid, all its connections together; 0: no limit */
-    uint32_t user_requests_max;
+    uint32_t user_requests_max; /* this and the next three: of a trusted uid, of one tenant */
+    uint32_t user_queued_max;
+    uint32_t user_kv_positions_max;
+    uint32_t user_prompt_tokens_max;
     uint32_t user_memory_mib_max;
     uint32_t user_attaches_per_s;
     uint32_t drain_s; /* running requests may finish for so long after SIGTERM */
@@ -55,6 +60,8 @@ struct config {
     struct io_limits user_limits; /* from the user_ settings */
     struct io_rule rules[IO_RULES_MAX];
     uint32_t n_rules;
+    struct io_rule trusted_rules[IO_RULES_MAX];
+    uint32_t n_trusted;
     enum io_doorbell doorbell_kind;
 };
 

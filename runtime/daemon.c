@@ -177,17 +177,24 @@ static void answer_overloaded(struct daemon *d, struct io_client *client, const 
     io_done(client, sqe->tag, sqe->user, TKR_E_OVERLOADED, &result);
 }
 
-/* Each client has its share: its place is its own for as long as it has requests. */
-static uint32_t share_of(const struct daemon *d, const struct io_client *client)
+/* A tenant counts only where its client may speak for others; intake refuses it elsewhere. */
+static struct sched_who who_of(const struct io_client *client, const struct tkr_param *head)
 {
-    return io_client_place(client) % d->config.clients_max;
+    return (struct sched_who){
+        .uid = io_client_uid(client),
+        .tenant = head && io_client_trusted(client) ? head->tenant : 0,
+        .client = io_client_id(client),
+    };
 }
 
 static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe *sqe,
                       uint64_t seen_ns)
 {
     struct daemon *d = ctx;
-    struct request *req = sched_request_take(d->sched, share_of(d, client));
+    struct tkr_param param;
+    const struct tkr_param *head = intake_head(client, sqe, &param);
+    struct sched_who who = who_of(client, head);
+    struct request *req = sched_request_take(d->sched, &who);
     struct job *job;
 
     if (!req) {
@@ -197,7 +204,7 @@ static void on_submit(void *ctx, struct io_client *client, const struct tkr_sqe 
     job = &d->jobs[req->slot];
     job_begin(d, job, req, client, sqe);
     req->stamp[TKR_STAMP_SEEN] = seen_ns;
-    if (intake_read(&d->intake, job, sqe) < 0) {
+    if (intake_read(&d->intake, job, sqe, head) < 0) {
         job->text_error = -ECANCELED; /* refused: status and message are set */
         d->staged[d->n_staged++] = job;
     } else if (job->data_kind == TKR_DATA_TOKENS ||
@@ -630,12 +637,16 @@ static int engine_start(struct daemon *d, struct diag *diag)
         .n_ctx = d->model->n_ctx,
         .chunk_rows = d->config.chunk_rows,
         .vocab = d->model->vocab,
-        .shares_max = d->config.clients_max,
         .lag_tokens_max = d->config.lag_tokens_max,
         .lag_timeout_ns = (uint64_t)d->config.lag_timeout_ms * 1000000u,
-        .limits = {.requests = d->config.client_requests_max,
-                   .pages = pages_for(d->config.client_kv_positions_max),
-                   .prompt_tokens = d->config.client_prompt_tokens_max},
+        .user_limits = {.requests = d->config.user_requests_max,
+                        .queued = d->config.user_queued_max,
+                        .pages = pages_for(d->config.user_kv_positions_max),
+                        .prompt_tokens = d->config.user_prompt_tokens_max},
+        .client_limits = {.requests = d->config.client_requests_max,
+                          .queued = d->config.client_queued_max,
+                          .pages = pages_for(d->config.client_kv_positions_max),
+                          .prompt_tokens = d->config.client_prompt_tokens_max},
     };
     int err;
 
@@ -656,8 +667,8 @@ static int engine_start(struct daemon *d, struct diag *diag)
         return err;
     }
     return textwork_new(&d->text, d->model->vocab, d->template, d->model->n_ctx,
-                        d->config.prompt_bytes_max, d->n_slots, d->config.clients_max, text_done, d,
-                        diag);
+                        d->config.prompt_bytes_max, d->n_slots, sched_shares(d->sched), text_done,
+                        d, diag);
 }
 
 /* A chunk of prefill and one decode row. */
@@ -756,6 +767,7 @@ static int transport_start(struct daemon *d, struct diag *diag)
         .takeover = d->config.takeover,
         .limits = d->config.user_limits,
         .n_rules = d->config.n_rules,
+        .n_trusted = d->config.n_trusted,
         .op_bitmap = {1u << TKR_OP_NOOP | 1u << TKR_OP_CANCEL | 1u << TKR_OP_GENERATE |
                       1u << TKR_OP_TOKENIZE | 1u << TKR_OP_LOGPROBS},
         .prompt_tokens_max = d->model->n_ctx,
@@ -768,6 +780,7 @@ static int transport_start(struct daemon *d, struct diag *diag)
     _Static_assert(TEAM_CPU_WORDS == TKR_T_ENGINE_CPU_WORDS, "bitmaps of CPUs");
     team_pinned_cpus(d->team, opt.engine_cpus);
     memcpy(opt.rules, d->config.rules, sizeof opt.rules);
+    memcpy(opt.trusted, d->config.trusted_rules, sizeof opt.trusted);
     opt.limits.denied = d->config.n_rules > 0; /* a list of who may is complete */
     return io_new(&d->io, &opt, &ops, diag);
 }

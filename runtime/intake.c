@@ -34,13 +34,21 @@ static int refuse_range(struct request *req, const char *field, uint64_t have, u
 
 /* ---- the parameter head ---------------------------------------------------------------------- */
 
+const struct tkr_param *intake_head(struct io_client *client, const struct tkr_sqe *sqe,
+                                    struct tkr_param *ret_head)
+{
+    if (sqe->param_len < sizeof *ret_head || sqe->param_off % 8 ||
+        io_arena_copy(client, ret_head, sqe->param_off, sizeof *ret_head) < 0)
+        return NULL;
+    return ret_head;
+}
+
 static const char *unsupported_field(const struct tkr_param *p)
 {
     const struct {
         const char *name;
         int set;
     } fields[] = {
-        {"tenant", p->tenant != 0},
         {"session2", p->session2 != 0},
         {"prefix", p->prefix != 0},
         {"grammar", p->grammar != 0},
@@ -86,8 +94,9 @@ static int sampling_check(struct request *req, const struct tkr_param *p)
     return 0;
 }
 
-static int head_apply(struct intake *in, struct request *req, const struct tkr_param *p)
+static int head_apply(struct intake *in, struct job *job, const struct tkr_param *p)
 {
+    struct request *req = job->req;
     const char *field = unsupported_field(p);
     int err;
 
@@ -98,6 +107,9 @@ static int head_apply(struct intake *in, struct request *req, const struct tkr_p
     if (field)
         return refuse(req, END_UNSUPPORTED, "%s: not supported by this daemon, must be zero",
                       field);
+    if (p->tenant && !io_client_trusted(job->client))
+        return refuse(req, (enum end_status)TKR_E_DENIED,
+                      "tenant: this user may not speak for others, must be zero");
     if (p->model_gen && p->model_gen != in->model_gen)
         return refuse(req, (enum end_status)TKR_E_MISMATCH, "model_gen: %u, the model has %u",
                       p->model_gen, in->model_gen);
@@ -237,10 +249,10 @@ static int resume_check(struct job *job, const struct tkr_sqe *sqe, int has_seed
     return 0;
 }
 
-static int params_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
+static int params_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe,
+                       const struct tkr_param *head)
 {
     struct request *req = job->req;
-    struct tkr_param param;
     struct tkr_tail tail[TKR_TAIL_MAX];
     int err;
 
@@ -248,23 +260,22 @@ static int params_read(struct intake *in, struct job *job, const struct tkr_sqe 
         return resume_check(job, sqe, 0);
     if (sqe->param_off % 8)
         return refuse(req, END_INVALID, "param_off: %u is not a multiple of 8", sqe->param_off);
-    if (sqe->param_len < sizeof param ||
-        io_arena_copy(job->client, &param, sqe->param_off, sizeof param) < 0)
+    if (!head)
         return refuse(req, END_INVALID, "param_len: %u, expected at least 128", sqe->param_len);
-    if (param.n_tail > TKR_TAIL_MAX)
-        return refuse_range(req, "n_tail", param.n_tail, TKR_TAIL_MAX);
-    if (sqe->param_len - sizeof param != param.n_tail * sizeof tail[0])
+    if (head->n_tail > TKR_TAIL_MAX)
+        return refuse_range(req, "n_tail", head->n_tail, TKR_TAIL_MAX);
+    if (sqe->param_len - sizeof *head != head->n_tail * sizeof tail[0])
         return refuse(req, END_INVALID, "param_len: %u does not fit n_tail %u", sqe->param_len,
-                      param.n_tail);
-    err = head_apply(in, req, &param);
+                      head->n_tail);
+    err = head_apply(in, job, head);
     if (err < 0)
         return err;
-    if (io_arena_copy(job->client, tail, sqe->param_off + (uint32_t)sizeof param,
-                      (uint32_t)(param.n_tail * sizeof tail[0])) < 0)
+    if (io_arena_copy(job->client, tail, sqe->param_off + (uint32_t)sizeof *head,
+                      (uint32_t)(head->n_tail * sizeof tail[0])) < 0)
         return refuse(req, END_INVALID, "param: tail outside the arena");
-    for (uint32_t i = 0; i < param.n_tail && err == 0; i++)
+    for (uint32_t i = 0; i < head->n_tail && err == 0; i++)
         err = tail_apply(in, job, &tail[i]);
-    return err < 0 ? err : resume_check(job, sqe, (param.flags & TKR_PARAM_SEED) != 0);
+    return err < 0 ? err : resume_check(job, sqe, (head->flags & TKR_PARAM_SEED) != 0);
 }
 
 /* ---- the prompt ------------------------------------------------------------------------------ */
@@ -318,7 +329,8 @@ static int data_read(struct intake *in, struct job *job, const struct tkr_sqe *s
     }
 }
 
-int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
+int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe,
+                const struct tkr_param *head)
 {
     struct request *req = job->req;
     int err;
@@ -342,7 +354,7 @@ int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe)
     err = data_read(in, job, sqe);
     if (err < 0)
         return err;
-    err = params_read(in, job, sqe);
+    err = params_read(in, job, sqe, head);
     if (err < 0)
         return err;
     if (job->data_kind == TKR_DATA_MESSAGES && !job->n_messages)

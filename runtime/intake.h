@@ -20,8 +20,14 @@ struct intake {
     uint64_t seed_count;
 };
 
-/* Fills job and job->req from the slot; 0, or -EINVAL with req->status, message, have and want
- * set. */
-int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe);
+/* Copies the head of the parameter block, once: it says whose the request is before there is one.
+ * Returns it, or NULL when the slot has none, or none that could be read. */
+const struct tkr_param *intake_head(struct io_client *client, const struct tkr_sqe *sqe,
+                                    struct tkr_param *ret_head);
+
+/* Fills job and job->req from the slot and from what intake_head() returned for it; 0, or -EINVAL
+ * with req->status, message, have and want set. */
+int intake_read(struct intake *in, struct job *job, const struct tkr_sqe *sqe,
+                const struct tkr_param *head);
 
 #endif

@@ -29,7 +29,7 @@ struct job {
     uint32_t n_messages;
     struct message messages[TKR_TAIL_MAX]; /* point into text */
 
-    uint64_t turn; /* among those that wait for the text worker */
+    uint64_t turn; /* its number among those that waited for the text worker */
 
     /* result of the text work */
     uint32_t *ids; /* TOKENIZE: [text_max]; else req->tokens */

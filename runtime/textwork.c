@@ -17,6 +17,12 @@ struct job_ring { /* one producer, one consumer, both ours; never full: it has r
     _Atomic uint32_t tail; /* producer's */
 };
 
+struct turn {      /* of an owner or a client */
+    uint64_t next; /* where its next job begins */
+    uint64_t now;  /* an owner: where its last job that was handed over began, among its clients */
+    uint32_t n_waiting; /* jobs that wait */
+};
+
 struct textwork {
     const struct vocab *vocab;
     const struct template *template;
@@ -27,8 +33,9 @@ struct textwork {
     struct job **waiting; /* [n_jobs] the ring thread's, as the next three */
     uint32_t n_waiting;
     uint64_t ahead_bytes;  /* put into `in` and not yet taken from `out` */
-    uint64_t turn;         /* of the last job that was put into `in` */
-    uint64_t *share_turn;  /* [n_shares] where each owner's next job begins */
+    uint64_t now;          /* where the last job that was put into `in` began, among the owners */
+    uint64_t n_put;        /* jobs that ever waited */
+    struct turn *turns;    /* [n_shares] */
     _Atomic uint32_t bell; /* futex word the worker sleeps on */
     _Atomic uint32_t asleep;
     _Atomic int stop;
@@ -141,8 +148,13 @@ static uint64_t job_bytes(const struct job *job)
 
 static void hand(struct textwork *work, struct job *job)
 {
+    struct turn *owner = &work->turns[job->req->owner], *client = &work->turns[job->req->client];
+
     work->ahead_bytes += job_bytes(job);
-    work->turn = job->turn;
+    work->now = owner->next;
+    owner->next += job_bytes(job);
+    owner->now = client->next;
+    client->next += job_bytes(job);
     ring_put(&work->in, job);
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load(&work->asleep))
@@ -154,30 +166,55 @@ static struct job *waiting_remove(struct textwork *work, uint32_t i)
     struct job *job = work->waiting[i];
 
     work->waiting[i] = work->waiting[--work->n_waiting];
+    work->turns[job->req->owner].n_waiting--;
+    work->turns[job->req->client].n_waiting--;
     return job;
 }
 
-/* Those whose turn is next, as long as the worker has little before it. Ties are rare, and any
- * order is fair. */
+/* Owner by owner, client by client, then in the order of arrival. */
+static int goes_before(const struct textwork *work, const struct job *a, const struct job *b)
+{
+    const struct request *x = a->req, *y = b->req;
+
+    if (x->owner != y->owner) /* ties are rare, and any order is fair */
+        return work->turns[x->owner].next != work->turns[y->owner].next
+                   ? work->turns[x->owner].next < work->turns[y->owner].next
+                   : x->owner < y->owner;
+    if (x->client != y->client)
+        return work->turns[x->client].next != work->turns[y->client].next
+                   ? work->turns[x->client].next < work->turns[y->client].next
+                   : x->client < y->client;
+    return a->turn < b->turn;
+}
+
+/* Those whose turn is next, as long as the worker has little before it. */
 static void hand_waiting(struct textwork *work)
 {
     while (work->n_waiting > 0 && work->ahead_bytes < TEXTWORK_AHEAD_BYTES) {
         uint32_t first = 0;
 
         for (uint32_t i = 1; i < work->n_waiting; i++) {
-            if (work->waiting[i]->turn < work->waiting[first]->turn)
+            if (goes_before(work, work->waiting[i], work->waiting[first]))
                 first = i;
         }
         hand(work, waiting_remove(work, first));
     }
 }
 
+/* One more waits; who had none has saved nothing up. */
+static void turn_add(struct turn *turn, uint64_t now)
+{
+    if (turn->n_waiting++ == 0 && turn->next < now)
+        turn->next = now;
+}
+
 void textwork_put(struct textwork *work, struct job *job)
 {
-    uint64_t *next = &work->share_turn[job->req->share];
+    struct turn *owner = &work->turns[job->req->owner];
 
-    job->turn = *next > work->turn ? *next : work->turn;
-    *next = job->turn + job_bytes(job);
+    job->turn = work->n_put++;
+    turn_add(owner, work->now);
+    turn_add(&work->turns[job->req->client], owner->now);
     work->waiting[work->n_waiting++] = job;
     hand_waiting(work);
 }
@@ -219,8 +256,8 @@ int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
     work->done = done;
     work->ctx = ctx;
     work->waiting = calloc(n_jobs, sizeof(struct job *));
-    work->share_turn = calloc(n_shares, sizeof *work->share_turn);
-    err = work->waiting && work->share_turn ? bpe_new(&work->bpe, vocab, text_max, diag) : -ENOMEM;
+    work->turns = calloc(n_shares, sizeof *work->turns);
+    err = work->waiting && work->turns ? bpe_new(&work->bpe, vocab, text_max, diag) : -ENOMEM;
     if (err < 0)
         goto fail;
     err = bpe_new(&work->bpe_inline, vocab, TEXTWORK_INLINE_BYTES, diag);
@@ -257,7 +294,7 @@ void textwork_free(struct textwork *work)
     bpe_free(work->bpe);
     bpe_free(work->bpe_inline);
     free(work->waiting);
-    free(work->share_turn);
+    free(work->turns);
     free(work->in.slots);
     free(work->out.slots);
     free(work);

@@ -5,9 +5,10 @@
  * The ring thread puts and takes; the worker runs. When nothing runs in the engine a short prompt
  * is done by the ring thread itself (textwork_run), which saves two hand-offs and delays nobody.
  *
- * Owners (req->share) take turns by bytes: the worker has one job or TEXTWORK_AHEAD_BYTES before
- * it, the rest waits in the order of start-time fair queueing (Goyal et al. 1996), so many long
- * prompts of one client delay another's by about one of them.
+ * Owners take turns by bytes, and inside an owner its clients do (req->owner, req->client): the
+ * worker has one job or TEXTWORK_AHEAD_BYTES before it, the rest waits in the order of start-time
+ * fair queueing (Goyal et al. 1996), so many long prompts of one delay another's by about one of
+ * them.
  */
 #ifndef RUNTIME_TEXTWORK_H
 #define RUNTIME_TEXTWORK_H
@@ -19,7 +20,7 @@
 
 struct textwork;
 
-/* n_jobs: jobs alive at most; n_shares: req->share is below it. done(ctx) is called on the worker
+/* n_jobs: jobs alive at most; n_shares: owners and clients are below it. done(ctx) is called on the worker
  * after each job. template may be NULL. */
 int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
                  const struct template *template, uint32_t n_ctx, uint32_t text_max,

@@ -67,6 +67,8 @@ struct io_opt {
     struct io_limits limits; /* of whom no rule names */
     struct io_rule rules[IO_RULES_MAX];
     uint32_t n_rules;
+    struct io_rule trusted[IO_RULES_MAX]; /* who may speak for others; their limits are not used */
+    uint32_t n_trusted;
     uint64_t op_bitmap[4];
     uint32_t prompt_tokens_max, output_tokens_max;
     const struct tkr_model_entry *models; /* copied into each T */
@@ -136,6 +138,8 @@ void io_client_set(struct io_client *client, void *ptr);
 uid_t io_client_uid(const struct io_client *client);
 pid_t io_client_pid(const struct io_client *client);
 uint32_t io_client_rule(const struct io_client *client); /* index of its rule, n_rules: none */
+/* Its user speaks for others: limits.inflight does not hold for it, the callee has them by tenant. */
+int io_client_trusted(const struct io_client *client);
 int io_client_dead(const struct io_client *client); /* detached: publish nothing */
 
 /* Copies bytes [off, off + len) of the arena, each read once, into dst: 0, or -EFAULT when

@@ -138,6 +138,7 @@ struct io_client {
 
     struct io_user *user; /* NULL: not known yet */
     uint32_t rule;        /* index in io->opt.rules, n_rules: none */
+    int trusted;          /* one of io->opt.trusted names it */
     uint64_t bytes;       /* of its regions, as counted for its user */
     int admitted;         /* counts as one of its user's clients */
 

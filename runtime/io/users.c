@@ -28,22 +28,24 @@ static int group_in(gid_t gid, const gid_t *groups, size_t n)
     return 0;
 }
 
-static uint32_t rule_find(const struct io_opt *opt, const struct ucred *cred, const gid_t *groups,
-                          size_t n)
+/* Which of the rules names the peer; n_rules: none. */
+static uint32_t rule_find(const struct io_rule *rules, uint32_t n_rules, const struct ucred *cred,
+                          const gid_t *groups, size_t n)
 {
-    for (uint32_t i = 0; i < opt->n_rules; i++) {
-        const struct io_rule *rule = &opt->rules[i];
+    for (uint32_t i = 0; i < n_rules; i++) {
+        const struct io_rule *rule = &rules[i];
 
         if (rule->kind == IO_RULE_UID ? rule->id == cred->uid
                                       : rule->id == cred->gid || group_in(rule->id, groups, n))
             return i;
     }
-    return opt->n_rules;
+    return n_rules;
 }
 
-/* The rule for the peer, by its supplementary groups too. -errno: these cannot be read. */
-static int rule_of(struct io_client *client, const struct ucred *cred)
+/* The rules for the peer, by its supplementary groups too. -errno: these cannot be read. */
+static int rules_of(struct io_client *client, const struct ucred *cred)
 {
+    const struct io_opt *opt = &client->io->opt;
     gid_t few[GROUPS_FEW], *groups = few;
     socklen_t bytes = sizeof few;
     int err = 0;
@@ -54,8 +56,12 @@ static int rule_of(struct io_client *client, const struct ucred *cred)
         if (!groups || getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes))
             err = -errno;
     }
-    if (!err)
-        client->rule = rule_find(&client->io->opt, cred, groups, bytes / sizeof *groups);
+    if (!err) {
+        size_t n = bytes / sizeof *groups;
+
+        client->rule = rule_find(opt->rules, opt->n_rules, cred, groups, n);
+        client->trusted = rule_find(opt->trusted, opt->n_trusted, cred, groups, n) < opt->n_trusted;
+    }
     if (groups != few)
         free(groups);
     return err;
@@ -92,7 +98,7 @@ int user_enter(struct io_client *client)
     client->rule = client->io->opt.n_rules;
     if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &bytes))
         return -errno;
-    err = client->io->opt.n_rules ? rule_of(client, &cred) : 0;
+    err = client->io->opt.n_rules + client->io->opt.n_trusted ? rules_of(client, &cred) : 0;
     if (err < 0)
         return err;
     client->uid = cred.uid;
@@ -173,4 +179,9 @@ admitted:
 uint32_t io_client_rule(const struct io_client *client)
 {
     return client->rule;
+}
+
+int io_client_trusted(const struct io_client *client)
+{
+    return client->trusted;
 }

@@ -16,36 +16,38 @@ static int is_lazy(const struct request *req)
     return req->op == REQUEST_GENERATE && req->max_tokens == REQUEST_MAX_TOKENS_NONE;
 }
 
-/* Who has no max_tokens and ends when there is no page: the youngest of the owner (of this one, or
- * of the one with most pages). */
-static uint32_t find_lazy(const struct sched *s, const struct share *share)
+/* Who has no max_tokens and ends when there is no page: of this party, or with NULL of them all, the
+ * youngest of the owner with most pages, of its client with most. */
+static uint32_t find_lazy(const struct sched *s, const struct party *party)
 {
-    uint32_t found = UINT32_MAX, most = 0;
+    uint32_t found = UINT32_MAX, most = 0, most_client = 0;
 
     for (uint32_t i = 0; i < s->n_running; i++) {
-        const struct share *owner = &s->shares[s->running[i]->share];
+        const struct request *req = s->running[i];
+        uint32_t n = owner_of(s, req)->n_pages, n_client = client_of(s, req)->n_pages;
 
-        if (!is_lazy(s->running[i]) || (share && owner != share) || owner->n_pages < most)
+        if (!is_lazy(req) || (party && !party_has(s, party, req)) || n < most ||
+            (n == most && n_client < most_client))
             continue;
         found = i;
-        most = owner->n_pages;
+        most = n;
+        most_client = n_client;
     }
     return found;
 }
 
-/* 0 or -ENOSPC: the pool, or the owner's limit. */
+/* 0 or -ENOSPC: the pool, or the limit of a party. */
 static int grow(struct sched *s, struct request *req)
 {
-    struct share *share = &s->shares[req->share];
     int reserved = req->n_reserved > 0;
 
-    if (!reserved && s->opt.limits.pages && share->n_pages >= s->opt.limits.pages)
+    if (!reserved && party_over_pages(s, req, 1))
         return -ENOSPC;
     if (page_take(s->pool, reserved, &req->pages[req->n_pages]) < 0)
         return -ENOSPC;
     req->n_pages++;
     req->n_reserved -= (uint32_t)reserved;
-    share->n_pages += !reserved;
+    party_pages_add(s, req, !reserved);
     return 0;
 }
 
@@ -55,15 +57,13 @@ static void grow_pages(struct sched *s, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < s->n_running;) {
         struct request *req = s->running[i];
-        const struct share *share = &s->shares[req->share];
         uint32_t victim;
 
         if (is_prefill(req) || req->n_computed < req->n_pages * KV_PAGE || grow(s, req) == 0) {
             i++;
             continue;
         }
-        victim = find_lazy(s, s->opt.limits.pages && share->n_pages >= s->opt.limits.pages ? share
-                                                                                           : NULL);
+        victim = find_lazy(s, party_over_pages(s, req, 1));
         assert(victim < s->n_running);
         queue_overload(s, s->running[victim], now_ns);
         i -= victim < i;
@@ -86,7 +86,7 @@ static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uin
     *budget -= n;
 }
 
-/* The owner's prompt after its oldest that is nearest to its end and has not been granted rows;
+/* The client's prompt after its oldest that is nearest to its end and has not been granted rows;
  * 0: none. */
 static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const uint32_t *logits)
 {
@@ -95,7 +95,7 @@ static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const ui
     for (uint32_t i = oldest + 1; i < s->n_running; i++) {
         const struct request *req = s->running[i];
 
-        if (!is_prefill(req) || req->share != s->running[oldest]->share || s->granted[i] > 0 ||
+        if (!is_prefill(req) || req->client != s->running[oldest]->client || s->granted[i] > 0 ||
             (req->op == REQUEST_LOGPROBS && *logits == 0))
             continue;
         if (req->n_known - req->n_computed < best_left) {
@@ -106,9 +106,9 @@ static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const ui
     return best;
 }
 
-/* Shares an owner's part of the budget out over its prompts; oldest is the first of them. */
-static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t *budget,
-                       uint32_t *logits)
+/* Shares a client's part of the budget out over its prompts; oldest is the first of them. */
+static void deal_prompts(struct sched *s, uint32_t oldest, uint32_t part, uint32_t *budget,
+                         uint32_t *logits)
 {
     uint32_t left = part, i;
 
@@ -119,40 +119,64 @@ static void share_part(struct sched *s, uint32_t oldest, uint32_t part, uint32_t
     *budget -= part - left;
 }
 
-/* The oldest prompt of the owner that had least so far, of those that had no part in this turn;
- * UINT32_MAX: none. */
-static uint32_t next_oldest(struct sched *s, uint64_t turn)
+/* The oldest prompt of the party below parent that had least so far, of those that had no part in
+ * this turn; UINT32_MAX: none. */
+static uint32_t next_oldest(struct sched *s, const struct party *parent, uint64_t turn)
 {
+    struct party *best_party = NULL;
     uint32_t best = UINT32_MAX;
 
     for (uint32_t i = 0; i < s->n_running; i++) {
-        const struct share *share = &s->shares[s->running[i]->share];
+        struct party *party = party_below(s, s->running[i], parent);
 
-        if (!is_prefill(s->running[i]) || share->dealt == turn)
+        if (!party || !is_prefill(s->running[i]) || party->dealt == turn)
             continue;
-        if (best == UINT32_MAX || share->served < s->shares[s->running[best]->share].served)
+        if (!best_party || party->served < best_party->served) {
             best = i;
+            best_party = party;
+        }
     }
-    if (best != UINT32_MAX)
-        s->shares[s->running[best]->share].dealt = turn;
+    if (best_party)
+        best_party->dealt = turn;
     return best;
 }
 
-/* Owners with prompts in the batch. */
-static uint32_t count_owners(struct sched *s)
+/* Parties below parent with prompts in the batch. */
+static uint32_t count_parties(struct sched *s, const struct party *parent)
 {
     uint64_t turn = ++s->scan;
     uint32_t n = 0;
 
-    while (next_oldest(s, turn) != UINT32_MAX)
+    while (next_oldest(s, parent, turn) != UINT32_MAX)
         n++;
     return n;
+}
+
+/* Shares a part of the budget out over the parties below parent: equal parts, then what is left. */
+static void deal(struct sched *s, const struct party *parent, uint32_t part, uint32_t *budget,
+                 uint32_t *logits)
+{
+    uint32_t left = part, n = count_parties(s, parent), oldest;
+
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t turn = ++s->scan;
+             left > 0 && (oldest = next_oldest(s, parent, turn)) != UINT32_MAX;) {
+            uint32_t its = n > 0 ? left / n + (left % n != 0) : left;
+
+            n = n > 0 ? n - 1 : 0; /* of those that still get their equal part */
+            if (parent == s->parties)
+                deal(s, owner_of(s, s->running[oldest]), its, &left, logits);
+            else
+                deal_prompts(s, oldest, its, &left, logits);
+        }
+    }
+    *budget -= part - left;
 }
 
 /* Shares this step's prompt rows out, as the header says: equal parts, then what is left. */
 static void share_rows(struct sched *s)
 {
-    uint32_t budget, n_decode = 0, logits, owners, oldest;
+    uint32_t budget, n_decode = 0, logits;
 
     logits = s->backend->logits_max;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -164,12 +188,7 @@ static void share_rows(struct sched *s)
     budget = s->backend->rows_max - n_decode;
     if (budget > s->opt.chunk_rows)
         budget = s->opt.chunk_rows;
-
-    owners = count_owners(s);
-    for (uint64_t turn = ++s->scan; (oldest = next_oldest(s, turn)) != UINT32_MAX; owners--)
-        share_part(s, oldest, budget / owners + (budget % owners != 0), &budget, &logits);
-    for (uint64_t turn = ++s->scan; (oldest = next_oldest(s, turn)) != UINT32_MAX && budget > 0;)
-        share_part(s, oldest, budget, &budget, &logits);
+    deal(s, s->parties, budget, &budget, &logits);
 }
 
 /* Appends n rows of req to the step. */
@@ -186,7 +205,8 @@ static void pack(struct sched *s, struct step *step, struct request *req, uint32
         req->n_pages++;
         req->n_reserved--;
     }
-    s->shares[req->share].served += n;
+    client_of(s, req)->served += n;
+    owner_of(s, req)->served += n;
     memcpy(s->tokens + row0, req->tokens + req->n_computed, n * sizeof *s->tokens);
     s->seqs[i] =
         (struct step_seq){.row0 = row0, .n_rows = n, .pos0 = req->n_computed, .pages = req->pages};

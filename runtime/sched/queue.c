@@ -35,14 +35,16 @@ void queue_add(struct sched *s, struct request *req)
 {
     req->state = REQUEST_QUEUED;
     s->queued_rows += req->n_known;
-    s->shares[req->share].n_queued++;
+    client_of(s, req)->n_queued++;
+    owner_of(s, req)->n_queued++;
     list_add(s->queue, &s->n_queued, req);
 }
 
 static void running_add(struct sched *s, struct request *req)
 {
     req->state = REQUEST_RUNNING;
-    s->shares[req->share].n_running++;
+    client_of(s, req)->n_running++;
+    owner_of(s, req)->n_running++;
     list_add(s->running, &s->n_running, req);
 }
 
@@ -51,12 +53,14 @@ void queue_remove(struct sched *s, struct request *req)
     switch (req->state) {
     case REQUEST_QUEUED:
         s->queued_rows -= req->n_known;
-        s->shares[req->share].n_queued--;
+        client_of(s, req)->n_queued--;
+        owner_of(s, req)->n_queued--;
         list_remove(s->queue, &s->n_queued, req);
         break;
     case REQUEST_RUNNING:
         assert(!s->stepping);
-        s->shares[req->share].n_running--;
+        client_of(s, req)->n_running--;
+        owner_of(s, req)->n_running--;
         list_remove(s->running, &s->n_running, req);
         break;
     default:
@@ -86,19 +90,11 @@ static int has_caught_up(const struct sched *s, const struct request *req)
     return lag(req) <= s->opt.lag_tokens_max / 2;
 }
 
-/* Whether its owner has so many pages already that it has to wait for itself. */
-static int share_is_full(const struct sched *s, const struct request *req)
+/* Whether a's party x had less than b's party y; among equals, who has less in the batch, then who
+ * came first. */
+static int goes_before(const struct request *a, const struct party *x, const struct request *b,
+                       const struct party *y)
 {
-    return s->opt.limits.pages &&
-           s->shares[req->share].n_pages + pages_to_reserve(s, req) > s->opt.limits.pages;
-}
-
-/* Whether a's owner had less than b's; among equals, who has less in the batch, then who came
- * first. */
-static int goes_before(const struct sched *s, const struct request *a, const struct request *b)
-{
-    const struct share *x = &s->shares[a->share], *y = &s->shares[b->share];
-
     if (x->served != y->served)
         return x->served < y->served;
     if (x->n_running != y->n_running)
@@ -106,28 +102,40 @@ static int goes_before(const struct sched *s, const struct request *a, const str
     return a->order < b->order;
 }
 
-/* The first of each owner, the owner that had least so far; NULL: nobody may enter. Owners that
- * were passed over in this round are marked. */
-static struct request *next_to_enter(struct sched *s)
+/* Of the first of each client below `parent`, the one whose party had least so far; NULL: nobody may
+ * enter. Clients that were passed over in this round are marked. */
+static struct request *first_below(struct sched *s, const struct party *parent)
 {
+    const struct party *best_party = NULL;
     struct request *best = NULL;
     uint64_t scan = ++s->scan;
 
     for (uint32_t i = 0; i < s->n_paused + s->n_queued; i++) {
         struct request *req = i < s->n_paused ? s->paused[i] : s->queue[i - s->n_paused];
-        struct share *share = &s->shares[req->share];
+        struct party *client = client_of(s, req);
+        const struct party *party = party_below(s, req, parent);
 
-        if (share->seen == scan || share->passed == s->round)
+        if (!party || client->seen == scan || client->passed == s->round)
             continue;
         if (req->state == REQUEST_PAUSED && !has_caught_up(s, req))
             continue;
-        share->seen = scan;
-        if (req->state == REQUEST_QUEUED && share_is_full(s, req))
-            continue;
-        if (!best || goes_before(s, req, best))
+        client->seen = scan;
+        if (req->state == REQUEST_QUEUED && party_over_pages(s, req, pages_to_reserve(s, req)))
+            continue; /* it waits for its own */
+        if (!best || goes_before(req, party, best, best_party)) {
             best = req;
+            best_party = party;
+        }
     }
     return best;
+}
+
+/* Owner first, then its client. */
+static struct request *next_to_enter(struct sched *s)
+{
+    struct request *req = first_below(s, s->parties);
+
+    return req ? first_below(s, owner_of(s, req)) : NULL;
 }
 
 void queue_overload(struct sched *s, struct request *req, uint64_t now_ns)
@@ -143,9 +151,11 @@ void queue_overload(struct sched *s, struct request *req, uint64_t now_ns)
  * back. */
 static void displace(struct sched *s, struct request *req, uint64_t now_ns)
 {
-    if (s->opt.limits.pages && pages_for(req->n_tokens) > s->opt.limits.pages) {
-        queue_overload(s, req, now_ns); /* its next token would have been one too many */
-        return;
+    for (struct party *party = client_of(s, req); party->parent; party = party->parent) {
+        if (party->limits->pages && pages_for(req->n_tokens) > party->limits->pages) {
+            queue_overload(s, req, now_ns); /* its next token would have been one too many */
+            return;
+        }
     }
     queue_remove(s, req);
     pages_return(s, req);
@@ -165,19 +175,35 @@ static void enter(struct sched *s, struct request *req, uint64_t now_ns)
         while (page_reserve(s->pool, n) < 0) {
             struct request *victim = share_find_pages(s, req, n);
 
-            if (!victim) /* not after one was displaced, unless owners changed their order by that */
+            if (!victim) /* not after one was displaced, unless that changed an order */
                 return;
             displace(s, victim, now_ns);
         }
         req->n_reserved = n;
-        s->shares[req->share].n_pages += n;
+        party_pages_add(s, req, n);
     }
     queue_remove(s, req);
     running_add(s, req);
 }
 
+/* Whether one that waits for pages in this round is of a party that has less than req's would with
+ * n more. */
+static int overtakes(const struct sched *s, const struct request *req, uint32_t n)
+{
+    for (uint32_t i = 0; i < s->n_queued; i++) {
+        const struct request *other = s->queue[i];
+        int same = other->owner == req->owner;
+        const struct party *x = same ? client_of(s, req) : owner_of(s, req);
+        const struct party *y = same ? client_of(s, other) : owner_of(s, other);
+
+        if (client_of(s, other)->waits == s->round && x->n_pages + n > y->n_pages)
+            return 1;
+    }
+    return 0;
+}
+
 /*
- * Who may enter next, or NULL. Who waits for pages is overtaken only by owners that will have no
+ * Who may enter next, or NULL. Who waits for pages is overtaken only by parties that will have no
  * more than its own has, so it waits for itself. *ret_victim: who gives its place up for that, or
  * NULL.
  */
@@ -185,26 +211,25 @@ static struct request *choose(struct sched *s, struct request **ret_victim)
 {
     uint32_t free =
         page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
-    uint32_t pages_max = UINT32_MAX;
     struct request *req;
 
     for (s->round++; (req = next_to_enter(s)) != NULL;) {
-        struct share *share = &s->shares[req->share];
+        struct party *client = client_of(s, req);
         uint32_t n = req->state == REQUEST_QUEUED ? pages_to_reserve(s, req) : 0, room = free;
 
-        share->passed = s->round;
+        client->passed = s->round;
         *ret_victim = NULL;
         if (s->n_running == s->opt.running_max) {
             *ret_victim = share_find_place(s, req);
-            if (!*ret_victim) /* its owner has its part; another one may have less */
+            if (!*ret_victim) /* its party has its part; another one may have less */
                 continue;
             room += (*ret_victim)->n_pages + (*ret_victim)->n_reserved;
         }
-        if (n > 0 && (uint64_t)share->n_pages + n > pages_max)
+        if (n > 0 && overtakes(s, req, n))
             continue;
         if (n <= room || share_find_pages(s, req, n))
             return req;
-        pages_max = share->n_pages < pages_max ? share->n_pages : pages_max;
+        client->waits = s->round;
     }
     return NULL;
 }

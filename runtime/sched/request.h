@@ -77,8 +77,8 @@ struct request {
     uint32_t n_prompt;
     uint32_t
         n_resume; /* GENERATE: the first output ids, received before: out_ids[0 .. n_resume), n_out of them */
-    uint32_t resume_bytes; /* text that was received with them; for the publisher, checked here */
-    uint32_t share;        /* whose it is, for shares and limits; kept by sched_request_take */
+    uint32_t resume_bytes;  /* text that was received with them; for the publisher, checked here */
+    uint32_t owner, client; /* whose it is, below sched_shares(); kept by sched_request_take */
     uint64_t user;
 
     /* kept by the scheduler */

@@ -48,7 +48,7 @@ static int slots_new(struct sched *s)
 {
     size_t each = slot_layout(s, NULL, NULL);
 
-    s->n_slots = s->opt.queued_max + 3 * s->opt.running_max;
+    s->n_slots = s->opt.queued_max + 4 * s->opt.running_max;
     s->slots_bytes = s->n_slots * sizeof *s->slots;
     s->slot_memory_bytes = s->n_slots * each;
     s->slots = mem_map_small(s->slots_bytes);
@@ -68,7 +68,6 @@ static int step_memory_new(struct sched *s)
 {
     size_t n = s->opt.running_max;
 
-    s->shares = calloc(s->opt.shares_max, sizeof *s->shares);
     s->queue = calloc(s->opt.queued_max + 2 * n, sizeof(struct request *));
     s->running = calloc(n, sizeof(struct request *));
     s->paused = calloc(s->n_slots, sizeof(struct request *));
@@ -79,8 +78,8 @@ static int step_memory_new(struct sched *s)
     s->seq_req = calloc(n, sizeof(struct request *));
     s->seq_logits = calloc(n, sizeof *s->seq_logits);
     s->granted = calloc(n, sizeof *s->granted);
-    if (!s->shares || !s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows ||
-        !s->seqs || !s->seq_prompt || !s->seq_req || !s->seq_logits || !s->granted)
+    if (!s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs ||
+        !s->seq_prompt || !s->seq_req || !s->seq_logits || !s->granted)
         return -ENOMEM;
     return 0;
 }
@@ -111,8 +110,6 @@ int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct back
         s->opt.n_ctx = opt->n_pages * KV_PAGE;
     if (opt->out_bytes_max == 0)
         s->opt.out_bytes_max = 16 * s->opt.n_ctx;
-    if (opt->shares_max == 0)
-        s->opt.shares_max = 1;
     s->backend = backend;
     s->sampler = sampler;
     s->n_vocab = backend->n_vocab;
@@ -121,6 +118,9 @@ int sched_new(struct sched **ret_sched, const struct sched_opt *opt, struct back
     if (err < 0)
         goto fail;
     err = slots_new(s);
+    if (err < 0)
+        goto fail;
+    err = parties_new(s);
     if (err < 0)
         goto fail;
     err = step_memory_new(s);
@@ -143,7 +143,7 @@ void sched_free(struct sched *s)
     if (s->slot_memory)
         mem_unmap(s->slot_memory, s->slot_memory_bytes);
     free(s->free);
-    free(s->shares);
+    parties_free(s);
     free(s->queue);
     free(s->running);
     free(s->paused);
@@ -163,14 +163,19 @@ uint32_t sched_n_ctx(const struct sched *s)
     return s->opt.n_ctx;
 }
 
-struct request *sched_request_take(struct sched *s, uint32_t share)
+uint32_t sched_shares(const struct sched *s)
 {
-    struct request *req;
-    uint32_t slot;
+    return s->parties_max;
+}
 
-    assert(share < s->opt.shares_max);
-    if (s->n_free == 0 ||
-        (s->n_free <= s->opt.running_max && s->shares[share].n_held > s->opt.running_max / 8))
+struct request *sched_request_take(struct sched *s, const struct sched_who *who)
+{
+    uint32_t few = s->opt.running_max / 8, of_owner, of_client, slot;
+    struct request *req;
+
+    party_held(s, who, &of_owner, &of_client);
+    if (s->n_free == 0 || (s->n_free <= s->opt.running_max && of_owner > few) ||
+        (s->n_free <= 2 * s->opt.running_max && of_client > few))
         return NULL;
     slot = s->free[--s->n_free];
     req = &s->slots[slot];
@@ -178,9 +183,8 @@ struct request *sched_request_take(struct sched *s, uint32_t share)
     memset(req, 0, offsetof(struct request, detok));
     req->slot = slot;
     slot_layout(s, req, s->slot_memory + slot * (s->slot_memory_bytes / s->n_slots));
-    req->share = share;
+    party_take(s, req, who);
     req->state = REQUEST_TEXT;
-    s->shares[share].n_held++;
     s->n_text++;
     return req;
 }
@@ -189,7 +193,7 @@ void sched_request_give(struct sched *s, struct request *req)
 {
     assert(req->state == REQUEST_ENDED);
     req->state = REQUEST_FREE;
-    s->shares[req->share].n_held--;
+    party_give(s, req);
     s->free[s->n_free++] = req->slot;
 }
 
@@ -198,7 +202,7 @@ void pages_return(struct sched *s, struct request *req)
     for (uint32_t i = 0; i < req->n_pages; i++)
         page_give(s->pool, req->pages[i]);
     page_unreserve(s->pool, req->n_reserved);
-    s->shares[req->share].n_pages -= req->n_pages + req->n_reserved;
+    party_pages_sub(s, req, req->n_pages + req->n_reserved);
     req->n_pages = 0;
     req->n_reserved = 0;
 }
@@ -237,7 +241,7 @@ void request_end(struct sched *s, struct request *req, enum end_status status,
         }
         queue_remove(s, req);
         pages_return(s, req);
-        share_end(s, req);
+        party_end(s, req);
         break;
     default:
         assert(req->state != REQUEST_ENDED && req->state != REQUEST_FREE); /* ends once */

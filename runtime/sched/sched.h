@@ -7,26 +7,33 @@
  * the backend computes, its hook may call everything but sched_step and sched_free. What touches a
  * running request then waits for the step's end: sched_end() and req->cancel take effect there.
  *
- * Packing: one row for each request that decodes, then at most chunk_rows rows of prompts: an equal
- * part for each owner (req->share) that has prompts in the batch, what one leaves goes to the
- * others. Of its part an owner's oldest prompt gets half at least, so it advances; the other half
- * goes to the shortest remainder first (older first among equals), so a short prompt waits for a
- * few steps and not for a long prefill; what is left over goes to the oldest again.
+ * Whose a request is: an owner is a user, or one of those that a trusted user speaks for, and has
+ * clients, which are connections. Owners share rows, places, pages and the queue fairly, whatever
+ * number of clients they have; inside an owner its clients share what it gets, by the same rules.
+ * Below, a "party" is an owner among owners, or a client among those of its owner; the parties of
+ * two requests are their owners, or, where these are one, their clients.
  *
- * Admission is in order of arrival within an owner. Between owners, the one enters that had least:
+ * Packing: one row for each request that decodes, then at most chunk_rows rows of prompts: an equal
+ * part for each owner that has prompts in the batch, and of that an equal part for each of its
+ * clients; what one leaves goes to the others, its own owner's first. Of its part a client's oldest
+ * prompt gets half at least, so it advances; the other half goes to the shortest remainder first
+ * (older first among equals), so a short prompt waits for a few steps and not for a long prefill;
+ * what is left over goes to the oldest again.
+ *
+ * Admission is in order of arrival within a client. Between parties, the one enters that had least:
  * rows computed for it count, and who comes back from having nothing begins level with the least of
- * those that have something, so idling saves nothing up. With one owner this is first come, first
+ * those that have something, so idling saves nothing up. With one client this is first come, first
  * served. Entering reserves pages for prompt + max_tokens; who waits for pages is not overtaken.
- * When there is no place, or no pages, and another owner keeps more of them than the new one gets,
- * the youngest of that owner's requests is displaced: it goes back to its owner's queue, gives its
- * pages back, and is computed again when its turn comes, so the bits of its stream do not change.
- * So an owner with little to do waits for one step, and not for the end of another's requests. A
- * full queue does the same: who fills it loses its youngest request that has not begun
- * (OVERLOADED), if the new one's owner has less than that one.
+ * When there is no place, or no pages, and another party keeps more of them than the new one gets,
+ * the youngest request of that party (of its client with most) is displaced: it goes back to the
+ * queue, gives its pages back, and is computed again when its turn comes, so the bits of its stream
+ * do not change. So who has little to do waits for one step, and not for the end of another's
+ * requests. A full queue does the same: the party that fills it loses its youngest request that has
+ * not begun (OVERLOADED), if the new one's party has less than that one.
  *
  * A request without max_tokens reserves its prompt and takes pages as it grows; when none is left,
- * the youngest such request of the owner with most pages ends OVERLOADED with its text so far. A
- * full queue answers OVERLOADED at once. All of these say retry_after_ns.
+ * the youngest such request of the owner with most pages, of its client with most, ends OVERLOADED
+ * with its text so far. A full queue answers OVERLOADED at once. All of these say retry_after_ns.
  *
  * A reader may lag: with more than lag_tokens_max final ids not published (n_out - n_published) the
  * request leaves the batch, PAUSED with its pages, and comes back when half of them are. Paused for
@@ -64,6 +71,15 @@
 
 struct sched;
 
+/* What one party may have, 0: no limit of its own. A request above it ends OVERLOADED with have and
+ * want. */
+struct sched_limits {
+    uint32_t requests; /* from sched_request_take to sched_request_give */
+    uint32_t queued;   /* that wait for a place, beside those that the free places take */
+    uint32_t pages;    /* taken and reserved; who would have more than that waits for its own */
+    uint32_t prompt_tokens; /* of its queued, running and paused requests together */
+};
+
 struct sched_opt {
     uint32_t running_max;   /* 64; at most the backend's logits_max, and below its rows_max */
     uint32_t queued_max;    /* 500 */
@@ -72,15 +88,17 @@ struct sched_opt {
     uint32_t chunk_rows;    /* prefill rows of one step; 128 */
     uint32_t out_bytes_max; /* text of one request; 0: 16 * n_ctx */
     const struct vocab *vocab;
-    uint32_t shares_max;     /* owners: req->share is below it; 0: 1 */
     uint32_t lag_tokens_max; /* 0: nobody is paused */
     uint64_t lag_timeout_ns;
-    struct
-        sched_limits { /* of each owner, 0: none. A request above them ends OVERLOADED with have and want */
-        uint32_t requests; /* from sched_request_take to sched_request_give */
-        uint32_t pages;    /* taken and reserved; who would have more than that waits for its own */
-        uint32_t prompt_tokens; /* of its queued, running and paused requests together */
-    } limits;
+    struct sched_limits user_limits;   /* of each owner */
+    struct sched_limits client_limits; /* of each client; also the owner's hold */
+};
+
+/* Whose a request is. The owner is a user, and of a trusted one the tenant that it speaks for. */
+struct sched_who {
+    uint32_t uid;
+    uint64_t tenant; /* 0: itself */
+    uint64_t client; /* a number that no other client has */
 };
 
 struct sched_counts {
@@ -104,11 +122,15 @@ void sched_free(struct sched *sched);
  * opt.n_ctx in any case. */
 uint32_t sched_n_ctx(const struct sched *sched);
 
-/* A free request for this owner, all reset but slot, its fixed memory and detok; state
- * REQUEST_TEXT. NULL when none is left: there are queued_max + 3 * running_max. The second
- * running_max is for requests in text work or waiting to be published, the third for owners that
- * have next to none (up to running_max / 8). */
-struct request *sched_request_take(struct sched *sched, uint32_t share);
+/* Numbers of owners and clients in requests are below it. One that has no request is forgotten when
+ * its number is wanted, who had none for longest first. */
+uint32_t sched_shares(const struct sched *sched);
+
+/* A free request for this client, all reset but slot, its fixed memory and detok; state
+ * REQUEST_TEXT. NULL when none is left: there are queued_max + 4 * running_max. The second
+ * running_max is for requests in text work or waiting to be published, the third for clients that
+ * have next to none (up to running_max / 8), the last for owners that have next to none. */
+struct request *sched_request_take(struct sched *sched, const struct sched_who *who);
 
 /* Prompt tokens are in: checks limits and queues it, or ends it at once (state REQUEST_ENDED,
  * status and message set). An empty prompt becomes the model's BOS, if it has one. TOKENIZE has

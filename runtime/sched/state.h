@@ -6,15 +6,26 @@
 #include "runtime/kv/page.h"
 #include "runtime/sched/sched.h"
 
-struct share {         /* what one owner has */
-    uint64_t served;   /* rows computed for it, moved up when it comes back from having nothing */
-    uint32_t n_held;   /* requests taken and not given back */
-    uint32_t n_active; /* queued, running, paused */
+/* What an owner or a client has: a tree of the root (parties[0], of which only served_floor counts),
+ * the owners below it and their clients. Each counts for its clients too. */
+struct party {
+    struct party *parent; /* NULL: the root */
+    uint64_t name[2];     /* uid and tenant; or the client, 0 */
+    const struct sched_limits *limits;
+    uint32_t bucket_next;        /* number of the next party of its bucket, 0: none */
+    struct party *older, *newer; /* in the ring of those that are idle; NULL: it is not */
+    uint32_t n_children;
+
+    uint64_t served; /* rows computed for it, moved up when it comes back from having nothing */
+    uint64_t served_floor; /* the least of those below it, when one of them came back last */
+    uint32_t n_held;       /* requests taken and not given back */
+    uint32_t n_active;     /* queued, running, paused */
     uint32_t n_queued, n_running;
-    uint32_t n_pages;       /* taken and reserved */
-    uint64_t prompt_tokens; /* of its active requests */
-    uint64_t seen, passed;  /* marks of a scan and of a round of admission */
-    uint64_t dealt;         /* mark of a step: its prompts had their part */
+    uint32_t n_pages;             /* taken and reserved */
+    uint64_t prompt_tokens;       /* of its active requests */
+    uint64_t seen, passed, waits; /* marks of a scan, and of a round of admission */
+    uint64_t dealt;               /* mark of a step: its prompts had their part */
+    uint32_t gives, gives_before; /* pages it would give in this scan, of its running before here */
 };
 
 struct sched {
@@ -32,8 +43,12 @@ struct sched {
     uint8_t *slot_memory; /* what the arrays of all requests point into */
     size_t slots_bytes, slot_memory_bytes;
 
-    struct share *shares; /* [shares_max] */
-    uint64_t served_floor, scan, round;
+    struct party *parties; /* [parties_max] the first n_parties have been used */
+    uint32_t parties_max, n_parties;
+    uint32_t *buckets; /* [bucket_mask + 1] numbers of parties by name, 0: none */
+    uint32_t bucket_mask;
+    struct party idle; /* ring of those without requests: idle.newer is idle for longest */
+    uint64_t scan, round;
 
     /* in order of arrival */
     struct request **queue; /* [queued_max + 2 * running_max] */
@@ -60,6 +75,37 @@ struct sched {
     uint32_t *seq_logits;     /* [running_max] logits of seqs[i] */
     uint32_t *granted;        /* [running_max] prompt rows of running[i] in this step */
 };
+
+static inline struct party *client_of(const struct sched *s, const struct request *req)
+{
+    return &s->parties[req->client];
+}
+
+static inline struct party *owner_of(const struct sched *s, const struct request *req)
+{
+    return &s->parties[req->owner];
+}
+
+/* The party that req is of below `parent`, which is the root or an owner; NULL: none. */
+static inline struct party *party_below(const struct sched *s, const struct request *req,
+                                        const struct party *parent)
+{
+    if (parent == s->parties)
+        return owner_of(s, req);
+    return owner_of(s, req) == parent ? client_of(s, req) : NULL;
+}
+
+static inline int party_has(const struct sched *s, const struct party *party,
+                            const struct request *req)
+{
+    return party == owner_of(s, req) || party == client_of(s, req);
+}
+
+/* How messages call it. */
+static inline const char *party_word(const struct sched *s, const struct party *party)
+{
+    return party->parent == s->parties ? "user" : "client";
+}
 
 /* sched.c: the one place where a request ends. Not while the backend computes if it is running. */
 void request_end(struct sched *s, struct request *req, enum end_status status,
@@ -100,15 +146,27 @@ void queue_overload(struct sched *s, struct request *req,
 void queue_pause(struct sched *s,
                  uint64_t now_ns); /* takes those out of the batch whose reader lags */
 
-/* share.c */
-void share_begin(struct sched *s, struct request *req);
-void share_end(struct sched *s, const struct request *req);
-/* Who runs and has to give way so that req may: its owner keeps more than req's has. NULL:
- * nobody. */
+/* party.c */
+int parties_new(struct sched *s);
+void parties_free(struct sched *s);
+/* Requests of the owner and of the client that are not given back. */
+void party_held(const struct sched *s, const struct sched_who *who, uint32_t *ret_owner,
+                uint32_t *ret_client);
+void party_take(struct sched *s, struct request *req, const struct sched_who *who);
+void party_give(struct sched *s, const struct request *req);
+void party_begin(struct sched *s, const struct request *req); /* it becomes active */
+void party_end(struct sched *s, const struct request *req);
+void party_pages_add(const struct sched *s, const struct request *req, uint32_t n);
+void party_pages_sub(const struct sched *s, const struct request *req, uint32_t n);
+/* The party, client before owner, that would be above its limit of pages with n more; NULL: none. */
+const struct party *party_over_pages(const struct sched *s, const struct request *req, uint32_t n);
+
+/* share.c: who runs and has to give way so that req may, for its party keeps more than req's has.
+ * NULL: nobody. */
 struct request *share_find_place(const struct sched *s, const struct request *req);
-struct request *share_find_pages(const struct sched *s, const struct request *req, uint32_t want);
-/* Makes room in a full queue at the expense of the owner that fills it: 1, or 0. */
-int queue_push_out(struct sched *s, uint32_t share, uint64_t now_ns);
+struct request *share_find_pages(struct sched *s, const struct request *req, uint32_t want);
+/* Makes room in a full queue at the expense of the party that fills it: 1, or 0. */
+int share_push_out(struct sched *s, const struct request *req, uint64_t now_ns);
 
 /* output.c: 0; 1: a stop string matched (feed only); -ENOSPC: the text does not fit. */
 int output_feed(struct sched *s, struct request *req, uint32_t id);

@@ -96,27 +96,44 @@ static enum end_status check_prompt(const struct sched *s, struct request *req)
     return check_resume(s, req);
 }
 
-/* What its owner may have. */
-static enum end_status check_limits(struct sched *s, struct request *req, uint64_t now_ns)
+/* What its client, or its owner, may have. */
+static enum end_status check_party(const struct sched *s, struct request *req,
+                                   const struct party *party, uint32_t places)
 {
-    const struct sched_limits *limit = &s->opt.limits;
-    const struct share *share = &s->shares[req->share];
-    uint64_t tokens = share->prompt_tokens + req->n_prompt;
+    const struct sched_limits *limit = party->limits;
+    uint64_t tokens = party->prompt_tokens + req->n_prompt;
     uint32_t pages = pages_to_reserve(s, req);
+    const char *one = party_word(s, party);
 
-    req->retry_after_ns = sched_retry_after_ns(s);
-    if (limit->requests && share->n_held > limit->requests)
-        return refuse(req, END_OVERLOADED, limit->requests, share->n_held,
-                      "one client may have %u requests", limit->requests);
+    if (limit->requests && party->n_held > limit->requests)
+        return refuse(req, END_OVERLOADED, limit->requests, party->n_held,
+                      "one %s may have %u requests", one, limit->requests);
     if (limit->prompt_tokens && tokens > limit->prompt_tokens)
         return refuse(req, END_OVERLOADED, limit->prompt_tokens, tokens,
-                      "one client may have %u prompt tokens in its requests", limit->prompt_tokens);
+                      "one %s may have %u prompt tokens in its requests", one,
+                      limit->prompt_tokens);
     if (limit->pages && pages > limit->pages)
         return refuse(req, END_OVERLOADED, limit->pages, pages,
-                      "one client may have %u KV pages of %d positions", limit->pages, KV_PAGE);
+                      "one %s may have %u KV pages of %d positions", one, limit->pages, KV_PAGE);
+    if (limit->queued && party->n_queued >= (uint64_t)limit->queued + places)
+        return refuse(req, END_OVERLOADED, limit->queued, party->n_queued + 1ull,
+                      "one %s may have %u requests that wait", one, limit->queued);
+    return END_OK;
+}
+
+static enum end_status check_limits(struct sched *s, struct request *req, uint64_t now_ns)
+{
     /* Free running places count, for the queue empties into them at the next step. */
-    if (s->n_queued >= s->opt.queued_max + s->opt.running_max - s->n_running &&
-        !queue_push_out(s, req->share, now_ns))
+    uint32_t places = s->opt.running_max - s->n_running;
+
+    req->retry_after_ns = sched_retry_after_ns(s);
+    for (struct party *party = client_of(s, req); party->parent; party = party->parent) {
+        enum end_status status = check_party(s, req, party, places);
+
+        if (status != END_OK)
+            return status;
+    }
+    if (s->n_queued >= s->opt.queued_max + places && !share_push_out(s, req, now_ns))
         return refuse(req, END_OVERLOADED, s->opt.queued_max, s->n_queued + 1,
                       "the queue is full (%u wait)", s->n_queued);
     req->retry_after_ns = 0;
@@ -153,6 +170,6 @@ void sched_submit(struct sched *s, struct request *req, uint64_t now_ns)
     }
     req->order = s->n_arrived++;
     s->n_text--;
-    share_begin(s, req);
+    party_begin(s, req);
     queue_add(s, req);
 }

@@ -155,6 +155,7 @@ static void one_request(struct intake *intake, struct job *job, struct request *
     uint32_t *tokens = req->tokens, *out_ids = req->out_ids;
     uint8_t *text = job->text;
     struct tkr_sqe sqe = slot_make();
+    struct tkr_param head;
     int err;
 
     memset(req, 0, offsetof(struct request, detok));
@@ -162,7 +163,7 @@ static void one_request(struct intake *intake, struct job *job, struct request *
     req->tokens = tokens;
     req->out_ids = out_ids;
     *job = (struct job){.req = req, .client = &client, .text = text, .text_max = TEXT_MAX};
-    err = intake_read(intake, job, &sqe);
+    err = intake_read(intake, job, &sqe, intake_head(&client, &sqe, &head));
     TRAP_UNLESS(err == 0 || err == -EINVAL);
     if (err == 0)
         taken_check(job, &sqe);

@@ -6,8 +6,8 @@
  * to there, made from the hash it reads through the page table at the position before; what comes
  * next is a function of that hash. So a wrong page table, a stale page or a page held twice gives
  * wrong tokens. Beside it an oracle runs every request alone, without pages, steps or chunks, and
- * what ends must equal what it says. Arrivals of several owners, resumed streams, slow readers,
- * cancels, deadlines, stops, NaNs and ends from inside a step are random; the invariants are
+ * what ends must equal what it says. Arrivals of several owners and their clients, resumed
+ * streams, slow readers, cancels, deadlines, stops, NaNs and ends from inside a step are random; the invariants are
  * checked after every step. An episode is a seed, so a failure can be repeated: it is in the
  * message.
  *
@@ -21,16 +21,16 @@
 #include "runtime/sched/sched.h"
 #include "tests/sim/fake_vocab.h"
 
-#define EPISODES   16   /* of one test; each has its own limits */
-#define STEPS      2500 /* with arrivals; then it drains */
-#define SEEDS      8
-#define PAGES_MAX  64
-#define ROWS_MAX   96
-#define LOGITS_MAX 24
-#define SLOTS_MAX  64
-#define SHARES_MAX 4
-#define N_CTX_MAX  700
-#define TEXT_MAX   (64 * (N_CTX_MAX + 1))
+#define EPISODES    16   /* of one test; each has its own limits */
+#define STEPS       2500 /* with arrivals; then it drains */
+#define SEEDS       8
+#define PAGES_MAX   64
+#define ROWS_MAX    96
+#define LOGITS_MAX  24
+#define SLOTS_MAX   64
+#define CLIENTS_MAX 4
+#define N_CTX_MAX   700
+#define TEXT_MAX    (64 * (N_CTX_MAX + 1))
 
 /* What we know of the request in a slot beside what the scheduler knows. */
 struct spec {
@@ -41,12 +41,14 @@ struct spec {
     uint64_t ended_order; /* for "exactly once" */
     uint32_t n_out_seen;  /* output never shrinks */
     uint32_t rows_seen;   /* prompt rows computed, the first time */
+    uint32_t client;      /* whose it is */
     int reads;            /* 0: its client never reads */
 };
 
 static struct sim {
     uint64_t seed, rng, now_ns;
     struct sched_opt opt;
+    uint32_t n_clients, n_owners; /* client k is of owner k % n_owners */
     struct backend backend;
     struct sampler *sampler, *oracle_sampler;
     struct sched *sched;
@@ -418,16 +420,17 @@ static void check_active(const struct request *req, uint64_t *held, int after_st
     }
 }
 
-/* Within an owner, first come is first served; its limits hold. */
+/* Within a client, first come is first served; limits hold, its own and its owner's. */
 static void check_shares(void)
 {
-    uint64_t newest_running[SHARES_MAX] = {0}, oldest_queued[SHARES_MAX];
-    uint32_t pages[SHARES_MAX] = {0}, running[SHARES_MAX] = {0}, queued[SHARES_MAX] = {0};
+    uint64_t newest_running[CLIENTS_MAX] = {0}, oldest_queued[CLIENTS_MAX];
+    uint32_t pages[CLIENTS_MAX] = {0}, running[CLIENTS_MAX] = {0}, queued[CLIENTS_MAX] = {0};
+    uint32_t pages_of_owner[CLIENTS_MAX] = {0};
 
     memset(oldest_queued, 0xff, sizeof oldest_queued);
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         const struct request *req = sched_slot(sim.sched, i);
-        uint32_t k = req->share;
+        uint32_t k = sim.spec[i].client;
 
         if (req->state == REQUEST_QUEUED) {
             oldest_queued[k] = req->order < oldest_queued[k] ? req->order : oldest_queued[k];
@@ -440,9 +443,12 @@ static void check_shares(void)
         if (req->state == REQUEST_RUNNING || req->state == REQUEST_PAUSED)
             pages[k] += req->n_pages + req->n_reserved;
     }
-    for (uint32_t k = 0; k < SHARES_MAX; k++) {
+    for (uint32_t k = 0; k < sim.n_clients; k++)
+        pages_of_owner[k % sim.n_owners] += pages[k];
+    for (uint32_t k = 0; k < CLIENTS_MAX; k++) {
         SIM(running[k] == 0 || queued[k] == 0 || newest_running[k] < oldest_queued[k]);
-        SIM(sim.opt.limits.pages == 0 || pages[k] <= sim.opt.limits.pages);
+        SIM(sim.opt.client_limits.pages == 0 || pages[k] <= sim.opt.client_limits.pages);
+        SIM(sim.opt.user_limits.pages == 0 || pages_of_owner[k] <= sim.opt.user_limits.pages);
     }
 }
 
@@ -505,20 +511,43 @@ static void random_stops(struct request *req)
         req->stop_ids[req->n_stop_ids++] = 'a' + rnd(40);
 }
 
+/* Most owners are tenants of one user, so that clients have names in common. */
+static struct request *take(uint32_t client)
+{
+    struct sched_who who = {.uid = 1000 + client % sim.n_owners / 3,
+                            .tenant = client % sim.n_owners,
+                            .client = client / sim.n_owners};
+    struct request *req = sched_request_take(sim.sched, &who);
+
+    if (!req)
+        return NULL;
+    SIM(req->owner != 0 && req->owner < sched_shares(sim.sched));
+    SIM(req->client != 0 && req->client < sched_shares(sim.sched) && req->client != req->owner);
+    for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
+        const struct request *other = sched_slot(sim.sched, i);
+        uint32_t k = sim.spec[i].client;
+
+        if (other->state == REQUEST_FREE || other == req)
+            continue;
+        SIM((other->owner == req->owner) == (k % sim.n_owners == client % sim.n_owners));
+        SIM((other->client == req->client) == (k == client));
+    }
+    return req;
+}
+
 static void arrive(void)
 {
-    uint32_t share = rnd(3) == 0 ? 0 : rnd(sim.opt.shares_max);
-    struct request *req = sched_request_take(sim.sched, share);
+    uint32_t client = rnd(3) == 0 ? 0 : rnd(sim.n_clients);
+    struct request *req = take(client);
     struct spec *spec;
 
     if (!req) {
-        SIM(sched_slots(sim.sched) == sim.opt.queued_max + 3 * sim.opt.running_max);
+        SIM(sched_slots(sim.sched) == sim.opt.queued_max + 4 * sim.opt.running_max);
         return;
     }
-    SIM(req->share == share);
     spec = &sim.spec[req->slot];
     SIM(!spec->alive);
-    *spec = (struct spec){.alive = 1, .reads = rnd(8) != 0};
+    *spec = (struct spec){.alive = 1, .client = client, .reads = rnd(8) != 0};
     sim.n_taken++;
     detok_init(&req->detok, &sim.vocab);
     req->op = rnd(12) == 0 ? REQUEST_LOGPROBS : rnd(40) == 0 ? REQUEST_TOKENIZE : REQUEST_GENERATE;
@@ -596,43 +625,57 @@ static void hook(void)
     }
 }
 
-/* For each owner the oldest prompt in prefill, and how far it is. */
-static void oldest_prefills(struct request *oldest[SHARES_MAX])
+/* For each client the oldest prompt in prefill, and how far it is. */
+static void oldest_prefills(struct request *oldest[CLIENTS_MAX])
 {
-    memset(oldest, 0, SHARES_MAX * sizeof *oldest);
+    memset(oldest, 0, CLIENTS_MAX * sizeof *oldest);
     for (uint32_t i = 0; i < sched_slots(sim.sched); i++) {
         struct request *req = sched_slot(sim.sched, i);
+        uint32_t k = sim.spec[i].client;
 
         if (req->state == REQUEST_RUNNING && req->n_computed < req->n_known &&
-            (!oldest[req->share] || req->order < oldest[req->share]->order))
-            oldest[req->share] = req;
+            (!oldest[k] || req->order < oldest[k]->order))
+            oldest[k] = req;
     }
 }
 
 static void step(void)
 {
-    struct request *oldest[SHARES_MAX];
-    uint32_t computed[SHARES_MAX] = {0}, rows;
-    uint64_t order[SHARES_MAX] = {0}, displaced = sim.last.displaced, failed = sim.last.failed;
-    int all_advance = sim.opt.shares_max == 1 ||
-                      (sim.opt.chunk_rows >= sim.opt.shares_max &&
-                       sim.backend.rows_max - sim.opt.running_max >= sim.opt.shares_max);
+    struct request *oldest[CLIENTS_MAX];
+    uint32_t computed[CLIENTS_MAX] = {0}, rows, budget;
+    uint64_t order[CLIENTS_MAX] = {0}, displaced = sim.last.displaced, failed = sim.last.failed;
+    int all_advance;
 
+    budget = sim.backend.rows_max - sim.opt.running_max;
+    budget = budget < sim.opt.chunk_rows ? budget : sim.opt.chunk_rows;
+    all_advance = budget / sim.n_owners >= (sim.n_clients + sim.n_owners - 1) / sim.n_owners;
     oldest_prefills(oldest);
-    for (uint32_t k = 0; k < SHARES_MAX; k++) {
+    for (uint32_t k = 0; k < CLIENTS_MAX; k++) {
         computed[k] = oldest[k] ? oldest[k]->n_computed : 0;
         order[k] = oldest[k] ? oldest[k]->order : 0;
     }
     rows = sched_step(sim.sched, sim_now);
     check_invariants(1);
-    for (uint32_t k = 0; k < SHARES_MAX && all_advance && sim.last.displaced == displaced; k++) {
+    for (uint32_t k = 0; k < CLIENTS_MAX && all_advance && sim.last.displaced == displaced; k++) {
         if (oldest[k] && oldest[k]->state == REQUEST_RUNNING && oldest[k]->order == order[k] &&
-            (sim.opt.shares_max == 1 ||
+            (sim.n_clients == 1 ||
              oldest[k]->op != REQUEST_LOGPROBS)) /* several share the rows of logits */
             SIM(oldest[k]->n_computed > computed[k]);
     }
     SIM(rows > 0 || sim.last.failed > failed ||
         !sched_has_work(sim.sched)); /* failed: its growth, which makes room */
+}
+
+static void limits_of_party(struct sched_limits *limits)
+{
+    if (rnd(4) == 0)
+        limits->requests = between(1, 20);
+    if (rnd(4) == 0)
+        limits->pages = between(1, sim.opt.n_pages);
+    if (rnd(4) == 0)
+        limits->prompt_tokens = between(1, 4 * N_CTX_MAX);
+    if (rnd(4) == 0)
+        limits->queued = between(1, 12);
 }
 
 static void limits_choose(void)
@@ -647,16 +690,13 @@ static void limits_choose(void)
         .chunk_rows = between(1, 60),
         .out_bytes_max = TEXT_MAX,
         .vocab = &sim.vocab,
-        .shares_max = rnd(3) == 0 ? 1 : between(1, SHARES_MAX),
         .lag_tokens_max = rnd(2) ? between(1, 40) : 0,
         .lag_timeout_ns = between(1, 50) * 1000000ull,
     };
-    if (rnd(3) == 0)
-        sim.opt.limits.requests = between(1, 20);
-    if (rnd(3) == 0)
-        sim.opt.limits.pages = between(1, sim.opt.n_pages);
-    if (rnd(3) == 0)
-        sim.opt.limits.prompt_tokens = between(1, 4 * N_CTX_MAX);
+    sim.n_clients = rnd(3) == 0 ? 1 : between(1, CLIENTS_MAX);
+    sim.n_owners = between(1, sim.n_clients);
+    limits_of_party(&sim.opt.client_limits);
+    limits_of_party(&sim.opt.user_limits);
     sim.vocab.bos = VOCAB_NONE;
     sim.backend = (struct backend){
         .rows_max = between(running + 1, ROWS_MAX),
@@ -751,16 +791,15 @@ END_TEST
 
 /* ---- one that floods, one that does not ------------------------------------------------------ */
 
-#define FLOODER 0
-#define HONEST  1
+#define HONEST 1 /* the other clients flood, but its owner's */
 
-static struct request *ask(uint32_t share, uint32_t n_prompt, uint32_t max_tokens)
+static struct request *ask(uint32_t client, uint32_t n_prompt, uint32_t max_tokens)
 {
-    struct request *req = sched_request_take(sim.sched, share);
+    struct request *req = take(client);
 
     if (!req)
         return NULL;
-    sim.spec[req->slot] = (struct spec){.alive = 1, .reads = 1};
+    sim.spec[req->slot] = (struct spec){.alive = 1, .client = client, .reads = 1};
     sim.n_taken++;
     detok_init(&req->detok, &sim.vocab);
     req->max_tokens = max_tokens;
@@ -772,20 +811,28 @@ static struct request *ask(uint32_t share, uint32_t n_prompt, uint32_t max_token
     return req;
 }
 
-/* Steps until the honest one's first token. The flooder fills everything that there is before
- * each. */
+/* Who floods fills everything that there is. */
+static void flood(void)
+{
+    for (uint32_t k = 0; k < sim.n_clients; k++) {
+        if (k == HONEST || (sim.n_owners > 1 && k % sim.n_owners == HONEST))
+            continue;
+        while (ask(k, between(1, 600), 600 + rnd(100)))
+            ;
+    }
+}
+
+/* Steps until the honest one's first token, with a flood before each. */
 static uint32_t wait_of_honest(uint32_t n_prompt)
 {
     struct request *req;
     uint32_t steps = 0;
 
-    while (ask(FLOODER, between(1, 600), 600 + rnd(100)))
-        ;
+    flood();
     req = ask(HONEST, n_prompt, 1 + rnd(30));
     SIM(req && req->state == REQUEST_QUEUED);
     for (; req->stamp[STAMP_FIRST] == 0 && req->state != REQUEST_ENDED; steps++) {
-        while (ask(FLOODER, between(1, 600), 600 + rnd(100)))
-            ;
+        flood();
         step();
         publish(1);
     }
@@ -797,6 +844,11 @@ static uint32_t wait_of_honest(uint32_t n_prompt)
     collect(1);
     return steps;
 }
+
+/* Another owner's client; another client of the same owner; two clients of another owner. */
+static const struct {
+    uint32_t n_clients, n_owners;
+} crowds[] = {{2, 2}, {2, 1}, {4, 2}};
 
 START_TEST(who_asks_little_waits_for_its_own_rows_only_however_much_another_asks)
 {
@@ -811,8 +863,9 @@ START_TEST(who_asks_little_waits_for_its_own_rows_only_however_much_another_asks
                                      .n_ctx = N_CTX_MAX,
                                      .chunk_rows = 32,
                                      .out_bytes_max = TEXT_MAX,
-                                     .vocab = &sim.vocab,
-                                     .shares_max = 2};
+                                     .vocab = &sim.vocab};
+        sim.n_clients = crowds[_i].n_clients;
+        sim.n_owners = crowds[_i].n_owners;
         sim.backend.rows_max = 64;
         sim.backend.logits_max = 16;
         world_new();
@@ -840,7 +893,8 @@ int main(void)
     tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, random_requests_end_once_as_they_would_alone_and_leave_no_page_behind,
                         0, SEEDS);
-    tcase_add_test(tc, who_asks_little_waits_for_its_own_rows_only_however_much_another_asks);
+    tcase_add_loop_test(tc, who_asks_little_waits_for_its_own_rows_only_however_much_another_asks,
+                        0, sizeof crowds / sizeof crowds[0]);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
     srunner_run_all(sr, CK_SILENT);

@@ -43,6 +43,13 @@ static void setup(void)
     sqe.data_len = 5;
 }
 
+static int read_sqe(void)
+{
+    struct tkr_param head;
+
+    return intake_read(&intake, &job, &sqe, intake_head(job.client, &sqe, &head));
+}
+
 /* Parameters stand at arena offset 0, tail texts from 16384 on. */
 static int read_slot(void)
 {
@@ -50,7 +57,7 @@ static int read_slot(void)
     sqe.param_len = (uint32_t)(sizeof param + param.n_tail * sizeof tail[0]);
     memcpy(fake.arena, &param, sizeof param);
     memcpy(fake.arena + sizeof param, tail, param.n_tail * sizeof tail[0]);
-    return intake_read(&intake, &job, &sqe);
+    return read_sqe();
 }
 
 static void refused(enum tkr_status status, const char *names)
@@ -73,7 +80,7 @@ END_TEST
 
 START_TEST(no_parameter_block_means_greedy_defaults)
 {
-    ck_assert_int_eq(intake_read(&intake, &job, &sqe), 0);
+    ck_assert_int_eq(read_sqe(), 0);
     ck_assert(req.sampling.temperature == 0.0f);
     ck_assert_int_eq(req.ignore_eos, 0);
 }
@@ -103,9 +110,49 @@ START_TEST(sampling_values_out_of_range_or_not_finite_are_refused_by_name)
 }
 END_TEST
 
+START_TEST(a_tenant_is_taken_from_users_that_may_speak_for_others_and_denied_to_all_else)
+{
+    setup();
+    param.tenant = 77;
+    refused(TKR_E_DENIED, "tenant: this user may not speak for others");
+    setup();
+    fake.trusted = 1;
+    param.tenant = 77;
+    ck_assert_int_eq(read_slot(), 0);
+    setup();
+    fake.trusted = 1;
+    param.tenant = 77;
+    param.prefix = 1; /* all else is refused to them as to everybody */
+    refused(TKR_E_UNSUPPORTED, "prefix");
+}
+END_TEST
+
+START_TEST(the_head_is_read_once_so_who_a_request_is_for_cannot_change)
+{
+    struct tkr_param head;
+    const struct tkr_param *got;
+
+    setup();
+    fake.trusted = 1;
+    param.tenant = 77;
+    ck_assert_int_eq(read_slot(), 0);
+    got = intake_head(NULL, &sqe, &head);
+    ck_assert_ptr_eq(got, &head);
+    param.tenant = 78, param.temperature = 200; /* rewritten after that: the copy is what counts */
+    memcpy(fake.arena, &param, sizeof param);
+    ck_assert_uint_eq(got->tenant, 77);
+    ck_assert_int_eq(intake_read(&intake, &job, &sqe, got), 0);
+    sqe.param_len = 0;
+    ck_assert_ptr_null(intake_head(NULL, &sqe, &head));
+    sqe.param_len = 127;
+    ck_assert_ptr_null(intake_head(NULL, &sqe, &head));
+    sqe.param_len = 128, sqe.param_off = sizeof fake.arena - 120;
+    ck_assert_ptr_null(intake_head(NULL, &sqe, &head));
+}
+END_TEST
+
 START_TEST(a_field_that_is_not_implemented_must_be_zero)
 {
-    setup(), param.tenant = 1, refused(TKR_E_UNSUPPORTED, "tenant");
     setup(), param.prefix = 1, refused(TKR_E_UNSUPPORTED, "prefix");
     setup(), param.grammar = 1, refused(TKR_E_UNSUPPORTED, "grammar");
     setup(), param.labels = 1, refused(TKR_E_UNSUPPORTED, "labels");
@@ -132,15 +179,15 @@ START_TEST(a_parameter_block_of_the_wrong_size_is_refused)
     setup(), param.n_tail = TKR_TAIL_MAX + 1;
     sqe.param_len = 128;
     memcpy(fake.arena, &param, sizeof param);
-    ck_assert_int_eq(intake_read(&intake, &job, &sqe), -EINVAL);
+    ck_assert_int_eq(read_sqe(), -EINVAL);
     ck_assert_msg(strstr(req.message, "n_tail: 65") != NULL, "%s", req.message);
     setup(), param.n_tail = 1;
     sqe.param_len = 128;
     memcpy(fake.arena, &param, sizeof param);
-    ck_assert_int_eq(intake_read(&intake, &job, &sqe), -EINVAL);
+    ck_assert_int_eq(read_sqe(), -EINVAL);
     ck_assert_msg(strstr(req.message, "param_len") != NULL, "%s", req.message);
     setup(), sqe.param_len = 128, sqe.param_off = 4;
-    ck_assert_int_eq(intake_read(&intake, &job, &sqe), -EINVAL);
+    ck_assert_int_eq(read_sqe(), -EINVAL);
     ck_assert_msg(strstr(req.message, "param_off") != NULL, "%s", req.message);
 }
 END_TEST
@@ -311,7 +358,7 @@ START_TEST(a_resume_whose_numbers_disagree_is_refused)
     setup(), resume_ids(3), param.temperature = 0.5f, refused(TKR_E_INVALID, "seed");
     setup(), resume_ids(3), sqe.op = TKR_OP_LOGPROBS, refused(TKR_E_INVALID, "only GENERATE");
     setup(), sqe.resume_pos = 2;
-    ck_assert_int_eq(intake_read(&intake, &job, &sqe), -EINVAL); /* no parameter block at all */
+    ck_assert_int_eq(read_sqe(), -EINVAL); /* no parameter block at all */
 }
 END_TEST
 
@@ -351,6 +398,9 @@ int main(void)
     tcase_add_test(tc, a_plain_text_request_is_copied);
     tcase_add_test(tc, no_parameter_block_means_greedy_defaults);
     tcase_add_test(tc, sampling_values_out_of_range_or_not_finite_are_refused_by_name);
+    tcase_add_test(tc,
+                   a_tenant_is_taken_from_users_that_may_speak_for_others_and_denied_to_all_else);
+    tcase_add_test(tc, the_head_is_read_once_so_who_a_request_is_for_cannot_change);
     tcase_add_test(tc, a_field_that_is_not_implemented_must_be_zero);
     tcase_add_test(tc, reserved_bytes_must_be_zero);
     tcase_add_test(tc, a_parameter_block_of_the_wrong_size_is_refused);

@@ -39,7 +39,7 @@ static struct world {
     float logits[LOGITS_MAX][FAKE_VOCAB];
     struct script script[SCRIPTS];
     uint32_t rows, logit_rows, seqs; /* of the last step */
-    uint32_t share;                  /* whose the next request is */
+    struct sched_who who;            /* whose the next request is */
     void (*hook)(void);              /* called in the middle of a step */
 } w;
 
@@ -120,8 +120,7 @@ static const struct sched_opt opt_default = {.running_max = 4,
                                              .queued_max = 4,
                                              .n_pages = 64,
                                              .n_ctx = 512,
-                                             .chunk_rows = 16,
-                                             .shares_max = 4};
+                                             .chunk_rows = 16};
 
 static void world_init(struct sched_opt opt)
 {
@@ -172,7 +171,7 @@ static void script_ids(uint32_t k, const uint32_t *ids, uint32_t n)
 /* A request for script k, not yet submitted. */
 static struct request *take(uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
 {
-    struct request *req = sched_request_take(w.sched, w.share);
+    struct request *req = sched_request_take(w.sched, &w.who);
 
     ck_assert_ptr_nonnull(req);
     ck_assert_int_eq(req->state, REQUEST_TEXT);
@@ -887,7 +886,7 @@ START_TEST(more_requests_than_places_are_refused_at_once_with_a_hint)
     world_init(opt_default); /* 4 run, 4 wait; 12 slots */
     for (uint32_t i = 0; i < 12; i++)
         req[i] = submit(i, 10, 10);
-    ck_assert_ptr_null(sched_request_take(w.sched, w.share));
+    ck_assert_ptr_null(sched_request_take(w.sched, &w.who));
     for (uint32_t i = 8; i < 12; i++) {
         check_end(req[i], END_OVERLOADED, FINISH_NONE, "");
         ck_assert_uint_ge(req[i]->retry_after_ns, 1000000);
@@ -923,9 +922,9 @@ END_TEST
 
 /* ---- owners ---------------------------------------------------------------------------------- */
 
-static struct request *submit_as(uint32_t share, uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
+static struct request *submit_as(uint32_t uid, uint32_t k, uint32_t n_prompt, uint32_t max_tokens)
 {
-    w.share = share;
+    w.who.uid = uid;
     return submit(k, n_prompt, max_tokens);
 }
 
@@ -1014,7 +1013,7 @@ START_TEST(who_fills_the_queue_makes_room_for_who_does_not)
     ck_assert_int_eq(one->state, REQUEST_QUEUED);
     check_end(flood[7], END_OVERLOADED, FINISH_NONE, ""); /* its youngest */
     ck_assert_uint_gt(flood[7]->retry_after_ns, 0);
-    ck_assert_str_eq(flood[7]->message, "the queue is full, and 8 of it were this client's");
+    ck_assert_str_eq(flood[7]->message, "the queue is full, and 8 of it were this user's");
     ck_assert_int_eq(flood[6]->state, REQUEST_QUEUED);
     run_all();
     ck_assert_int_eq(one->status, END_OK);
@@ -1027,9 +1026,9 @@ START_TEST(an_owner_beyond_its_limits_is_refused_with_both_numbers)
     struct sched_opt opt = opt_default;
     struct request *req;
 
-    opt.limits.requests = 2;
-    opt.limits.pages = 4;
-    opt.limits.prompt_tokens = 100;
+    opt.client_limits.requests = 2;
+    opt.client_limits.pages = 4;
+    opt.client_limits.prompt_tokens = 100;
     world_init(opt);
     req = submit_as(0, 0, 10, 500);
     ck_assert_int_eq(req->status, END_OVERLOADED);
@@ -1060,7 +1059,7 @@ START_TEST(an_owner_at_its_page_limit_waits_for_itself_and_for_nobody_else)
     struct sched_opt opt = opt_default;
     struct request *first, *second, *other;
 
-    opt.limits.pages = 4;
+    opt.client_limits.pages = 4;
     world_init(opt);
     first = submit_as(0, 0, 10, 200);
     second = submit_as(0, 1, 10, 200);
@@ -1082,7 +1081,6 @@ static const struct sched_opt opt_lag = {.running_max = 4,
                                          .n_pages = 64,
                                          .n_ctx = 512,
                                          .chunk_rows = 16,
-                                         .shares_max = 4,
                                          .lag_tokens_max = 10,
                                          .lag_timeout_ns = 50 * STEP_NS};
 

@@ -29,7 +29,7 @@ static void setup(void)
 
     ck_assert_int_eq(vocab_new_bytes(&vocab), 0);
     sem_init(&done, 0, 0);
-    ck_assert_int_eq(textwork_new(&work, vocab, NULL, 100, TEXT_MAX, JOBS, 3, on_done, NULL, &diag),
+    ck_assert_int_eq(textwork_new(&work, vocab, NULL, 100, TEXT_MAX, JOBS, 6, on_done, NULL, &diag),
                      0);
     for (int i = 0; i < JOBS; i++) {
         req[i] = (struct request){.op = REQUEST_TOKENIZE};
@@ -50,9 +50,10 @@ static void teardown(void)
     }
 }
 
-static void put(int i, uint32_t share, uint32_t n)
+static void put(int i, uint32_t owner, uint32_t n)
 {
-    req[i].share = share;
+    req[i].owner = owner;
+    req[i].client = 3 + owner;
     job[i].n_text = n;
     for (uint32_t k = 0; k < n; k++)
         job[i].text[k] = (uint8_t) "words and "[k % 10];
