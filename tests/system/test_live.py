@@ -5,6 +5,7 @@
 import os
 import re
 import signal
+import time
 
 import wire
 from harness import Daemon, Scratch, main, note, program, ringstat, test, tokenring, until
@@ -159,6 +160,44 @@ def every_request_counts_once_by_its_reason_and_no_figure_goes_back():
     assert requests["finished"] == told["OK"] and requests["cancelled"] == told["CANCELLED"], (got, told)
     assert requests["failed"] == sum(told.values()) - told["OK"] - told["CANCELLED"], (got, told)
     assert requests["running"] == requests["queued"] == requests["paused"] == 0, got
+
+
+@test
+def figures_move_during_a_long_prefill():
+    with Scratch() as scratch:
+        model = scratch.file("tiny.gguf", make_gguf.make_bytes(ctx=8192))
+        with Daemon(model=model, config={"chunk_rows": 4}) as daemon, Wire(daemon.socket) as client:
+            request, seen, slowest = client.submit(ids=[5] * 4000, max_tokens=1), [], 0
+            while not request.done:
+                client.take()
+                began = time.monotonic()
+                got = daemon.stats()
+                slowest = max(slowest, time.monotonic() - began)
+                seen.append(got["tokens"]["prompt"])
+                assert got["state"] == "ready", got
+            note("%d looks, the slowest took %.1f ms; prompt tokens %s" % (len(seen), slowest * 1000,
+                                                                                  sorted(set(seen))))
+            assert seen == sorted(seen) and len(set(seen) - {0, 4000}) >= 2, seen
+
+
+@test
+def the_time_that_the_loop_is_awake_without_a_step_is_told():
+    with Daemon(model="echo:") as daemon, Wire(daemon.socket) as client:
+        for _ in range(20):
+            assert client.ask(text=b"x" * 50).status == "OK"
+        until("some of it", lambda: daemon.stats()["transport"]["awake_ns"] > 0)
+        got = daemon.stats()
+        assert got["transport"]["awake_ns"] + got["steps"]["ns_sum"] < got["uptime_s"] * 1e9, got
+
+
+@test
+def a_daemon_whose_file_of_figures_is_gone_serves_on():
+    with Daemon(model="echo:") as daemon, Wire(daemon.socket) as client:
+        os.unlink(daemon.socket + ".stats")
+        assert client.ask(text=b"hello").text == b"hello"
+        assert ringstat(daemon.socket)[0] == 2                   # nothing to read: ringstat --help
+        assert client.ask(text=b"again").text == b"again"
+        assert daemon.stop() == 0
 
 
 @test

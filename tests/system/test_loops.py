@@ -11,6 +11,7 @@ import time
 
 from harness import Daemon, Scratch, Skip, ask, main, note, test, until
 import make_gguf      # harness has put tests/tools on the path
+from wire import NOOP, Wire
 
 WAYS = {
     "io_uring+futex": ["--io", "uring", "--doorbell", "futex"],
@@ -30,10 +31,10 @@ def daemon(*args, **options):
     return Daemon(*args, model=MODEL[1], **options)
 
 
-def started(way):
+def started(way, **options):
     """A daemon that waits in this way; Skip where the kernel cannot."""
     try:
-        return daemon(*WAYS[way]).start()
+        return daemon(*WAYS[way], **options).start()
     except AssertionError as failure:
         if "io_uring is not available" in str(failure) or "no FUTEX_WAIT" in str(failure):
             raise Skip("this kernel has no " + way)
@@ -57,19 +58,29 @@ def switches(process):
     return total
 
 
+def cpu_ns(process):
+    """Time on a CPU of all threads so far."""
+    total = 0
+    for task in os.listdir("/proc/%d/task" % process.pid):
+        with open("/proc/%d/task/%s/schedstat" % (process.pid, task), encoding="ascii") as stat:
+            total += int(stat.read().split()[0])
+    return total
+
+
 def quiet(running):
-    """A second in which nobody asks for anything costs no wake-up: the smallest number of a few tries counts, since a
-    client that has just left makes some."""
+    """A second in which nobody asks for anything costs no wake-up and no time: the smallest number of a few tries
+    counts, since a client that has just left makes some."""
     least = None
     for _ in range(5):
-        before = switches(running.process)
+        before = switches(running.process), cpu_ns(running.process)
         time.sleep(1)
-        now = switches(running.process) - before
+        now = switches(running.process) - before[0], cpu_ns(running.process) - before[1]
         least = now if least is None else min(least, now)
-        if least == 0:
+        if least == (0, 0):
             break
-    note("%d context switches in a second" % least)
-    assert least == 0, "%d context switches in a second without work" % least
+    note("%d context switches and %d us in a second" % (least[0], least[1] // 1000))
+    assert least[0] == 0, "%d context switches in a second without work" % least[0]
+    assert least[1] < 5_000_000, "%d ns on a CPU in a second without work" % least[1]       # 0.5 % of a core
 
 
 def runs(way):
@@ -94,6 +105,27 @@ def with_io_uring_and_sockets_the_daemon_serves_and_sleeps():
 @test
 def with_epoll_the_daemon_serves_and_sleeps():
     runs("epoll+socket")
+
+
+@test
+def a_hundred_clients_that_are_silent_cost_nothing_in_any_way():
+    for way in WAYS:
+        try:
+            running = started(way, config={"clients_max": 100})
+        except Skip as skip:
+            note(str(skip))
+            continue
+        clients = []
+        with running:
+            for _ in range(100):
+                clients.append(Wire(running.socket, arena_len=4096, bulk_len=4096, max_inflight=4))
+                assert clients[-1].ask(op=NOOP).status == "OK"
+            quiet(running)
+            assert running.stats()["clients"] == 100
+            for client in clients:
+                assert client.ask(op=NOOP).status == "OK"
+                client.shake.close()
+            assert running.stop() == 0
 
 
 @test
