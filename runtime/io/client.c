@@ -352,6 +352,15 @@ static void client_answer(struct io_client *client, const struct tkr_sqe *sqe, u
     client_publish(client, &cqe);
 }
 
+/* An answer in place of the work: the operator counts them. */
+static void client_reject(struct io_client *client, const struct tkr_sqe *sqe, uint16_t status,
+                          const char *what, uint64_t have, uint64_t want)
+{
+    client->io->counts.rejected++;
+    client->n_rejected++;
+    client_answer(client, sqe, status, what, have, want);
+}
+
 static void bulk_give(struct io_client *client, uint32_t tag);
 
 static void client_accept(struct io_client *client, const struct tkr_sqe *sqe)
@@ -413,9 +422,7 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
         sqe->op != TKR_OP_CANCEL)
         status = fault(TKR_E_ABORTED, "the daemon stops, submit again to the next one", &what);
     if (status != TKR_OK) {
-        client->io->counts.rejected++;
-        client->n_rejected++;
-        client_answer(client, sqe, status, what, 0, 0);
+        client_reject(client, sqe, status, what, 0, 0);
         if (is_malformed(sqe, status))
             client_strike(client);
     } else if (sqe->op == TKR_OP_NOOP) {
@@ -426,7 +433,7 @@ static void client_slot(struct io_client *client, const struct tkr_sqe *sqe)
     } else {
         limits = user_limits(client);
         if (limits->inflight && !client->trusted && client->user->inflight >= limits->inflight)
-            client_answer(client, sqe, TKR_E_OVERLOADED, "requests in flight of this user",
+            client_reject(client, sqe, TKR_E_OVERLOADED, "requests in flight of this user",
                           limits->inflight, (uint64_t)client->user->inflight + 1);
         else
             client_accept(client, sqe);

@@ -243,6 +243,7 @@ START_TEST(a_user_has_no_more_requests_in_flight_than_its_limit_over_all_of_its_
 {
     struct raw_client a, b;
     struct io_client *of[4];
+    struct io_counts counts;
     struct tkr_sqe sqe[4];
     struct tkr_cqe cqe;
 
@@ -266,6 +267,8 @@ START_TEST(a_user_has_no_more_requests_in_flight_than_its_limit_over_all_of_its_
     ck_assert_uint_eq(b.results[3].have, 3);
     ck_assert_uint_eq(b.results[3].want, 4);
     ck_assert_uint_eq(b.results[3].user, sqe[3].user);
+    io_counts(io, &counts);
+    ck_assert_uint_eq(counts.rejected, 1); /* one slot; the operator sees it */
     io_done(of[0], 0, sqe[0].user, TKR_OK, NULL);
     sqe[3] = client_generate(&b, 3);
     raw_put(&b, &sqe[3]);
