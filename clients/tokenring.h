@@ -140,6 +140,7 @@ typedef struct tkr_req {
     uint32_t top_k;
     uint32_t model_gen; /* 0, or the generation the model must have */
     uint32_t reserved;
+    uint64_t tenant; /* for whom, 0: oneself; TKR_E_DENIED unless the daemon trusts this user */
     tkr_id id; /* out, set by tkr_submit */
 } tkr_req;
 

@@ -25,6 +25,7 @@ enum {
     OPTION_JSON,
     OPTION_STATS,
     OPTION_RECONNECT,
+    OPTION_TENANT,
 };
 
 struct run {
@@ -52,6 +53,7 @@ static const struct argp_option options[] = {
     {"stop", OPTION_STOP, "TEXT", 0, "End before this text; may be given several times", 0},
     {"reconnect", OPTION_RECONNECT, NULL, 0,
      "When the daemon dies, wait for the next one and go on where the answer was", 0},
+    {"tenant", OPTION_TENANT, "N", 0, "Ask for somebody else; for users that the daemon trusts", 0},
     {"json", OPTION_JSON, NULL, 0, "One line of JSON at the end instead of text as it comes", 0},
     {"stats", OPTION_STATS, NULL, 0, "Times of each stage on standard error", 0},
     {0},
@@ -113,6 +115,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_STOP:
         stop_add(state, run, arg);
+        return 0;
+    case OPTION_TENANT:
+        run->req.tenant = option_u64(state, "--tenant", arg);
         return 0;
     case OPTION_RECONNECT:
         run->reconnect = 1;

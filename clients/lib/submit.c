@@ -189,6 +189,7 @@ static void req_write(struct filler *filler, const tkr_req *req, uint32_t n_tail
         .head_len = sizeof(struct tkr_param),
         .n_tail = (uint16_t)n_tail,
         .flags = req->flags | (draw ? TKR_PARAM_SEED : 0),
+        .tenant = req->tenant,
         .seed = draw ? seed_draw(filler->queue) : req->seed,
         .submit_ns = now,
         .model_gen = req->model_gen,

@@ -164,7 +164,7 @@ def wrong_sampling_values_and_fields_are_refused_by_name():
 @test
 def what_is_not_implemented_is_unsupported_and_nothing_else():
     u64 = struct.pack("<Q", 1)
-    params = [("tenant", 0x08, u64), ("session2", 0x20, u64), ("prefix", 0x28, u64), ("grammar", 0x30, u64[:4]),
+    params = [("session2", 0x20, u64), ("prefix", 0x28, u64), ("grammar", 0x30, u64[:4]),
               ("labels", 0x34, u64[:4]), ("adapter", 0x3c, u64[:2]), ("on_late", 0x3e, u64[:1]), ("pooling", 0x3f, u64[:1]),
               ("pos", 0x40, u64[:4]), ("n_logprobs", 0x48, u64[:1]), ("emit", 0x49, u64[:1]),
               ("repeat", 0x5c, struct.pack("<f", 1.1))]

@@ -111,9 +111,11 @@ static void prompt_params(const struct tkr_sqe *sqe)
 
     snprintf(
         text, sizeof text,
-        "kind=%u max_tokens=%u flags=%u seed=%llu temperature=%g top_k=%u top_p=%g min_p=%g stops=",
-        sqe->data_kind, sqe->max_tokens, param->flags, (unsigned long long)param->seed,
-        (double)param->temperature, param->top_k, (double)param->top_p, (double)param->min_p);
+        "kind=%u max_tokens=%u flags=%u tenant=%llu seed=%llu temperature=%g top_k=%u top_p=%g "
+        "min_p=%g stops=",
+        sqe->data_kind, sqe->max_tokens, param->flags, (unsigned long long)param->tenant,
+        (unsigned long long)param->seed, (double)param->temperature, param->top_k,
+        (double)param->top_p, (double)param->min_p);
     prompt_bytes = 0;
     prompt_add(text, strlen(text));
     for (uint32_t i = 0; i < n_tail; i++) {

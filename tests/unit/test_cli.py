@@ -96,12 +96,12 @@ def max_tokens_ends_the_answer_with_length(bench):
 
 def every_option_reaches_the_daemon(bench):
     out = bench.call("run", "--raw", "--max-tokens", "77", "--temperature", "0.5", "--top-k", "40",
-                     "--top-p", "0.9", "--min-p", "0.05", "--seed", "18446744073709551615",
+                     "--top-p", "0.9", "--min-p", "0.05", "--seed", "18446744073709551615", "--tenant", "77",
                      "--stop", "END", "--stop", "\n", "params")[0]
-    assert out == (b"kind=1 max_tokens=77 flags=1 seed=18446744073709551615 temperature=0.5 top_k=40 "
+    assert out == (b"kind=1 max_tokens=77 flags=1 tenant=77 seed=18446744073709551615 temperature=0.5 top_k=40 "
                    b"top_p=0.9 min_p=0.05 stops=[END][\n]\n"), out
     out = bench.call("run", "params")[0]
-    assert out == (b"kind=3 max_tokens=512 flags=0 seed=0 temperature=0 top_k=0 top_p=0 min_p=0 "
+    assert out == (b"kind=3 max_tokens=512 flags=0 tenant=0 seed=0 temperature=0 top_k=0 top_p=0 min_p=0 "
                    b"stops=\n"), out
 
 

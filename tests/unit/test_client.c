@@ -335,7 +335,8 @@ START_TEST(a_request_arrives_with_every_field)
                    .top_p = 0.25f,
                    .min_p = 0.125f,
                    .top_k = 40,
-                   .model_gen = 2};
+                   .model_gen = 2,
+                   .tenant = 0x123456789abcdef0};
     const struct tkr_param *param;
     const struct tkr_tail *tail;
     struct tkr_sqe sqe;
@@ -362,6 +363,7 @@ START_TEST(a_request_arrives_with_every_field)
     ck_assert_uint_eq(param->flags, TKR_PARAM_SEED);
     ck_assert_uint_eq(param->seed, 99);
     ck_assert_uint_eq(param->model_gen, 2);
+    ck_assert_uint_eq(param->tenant, 0x123456789abcdef0);
     ck_assert_uint_eq(param->top_k, 40);
     ck_assert(param->temperature == 0.5f && param->top_p == 0.25f && param->min_p == 0.125f);
     ck_assert_uint_ne(param->submit_ns, 0);

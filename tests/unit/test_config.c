@@ -225,6 +225,26 @@ START_TEST(a_wrong_access_list_is_refused_with_line_and_entry)
 }
 END_TEST
 
+START_TEST(nobody_is_trusted_unless_the_file_says_so)
+{
+    ck_assert_int_eq(read_text(""), 0);
+    ck_assert_uint_eq(config.n_trusted, 0);
+    config_fini(&config);
+    config_init(&config);
+    ck_assert_int_eq(read_text("trusted: \"uid:12, gid:34\"\nuser_queued_max: 5\n"), 0);
+    ck_assert_uint_eq(config.n_trusted, 2);
+    ck_assert_int_eq((int)config.trusted_rules[0].kind, (int)IO_RULE_UID);
+    ck_assert_uint_eq(config.trusted_rules[0].id, 12);
+    ck_assert_uint_eq(config.trusted_rules[1].id, 34);
+    ck_assert_uint_eq(config.n_rules, 0); /* and whoever may open the socket may still attach */
+    ck_assert_uint_eq(config.user_queued_max, 5);
+    config_fini(&config);
+    config_init(&config);
+    ck_assert_int_eq(read_text("threads: 1\ntrusted: \"uid:12 bob\"\n"), -EINVAL);
+    diag_says("line 2, column 1: trusted: 'bob': expected user:NAME");
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     ck_assert_int_eq(config_read(&config, "/nonexistent/x.yaml", &diag), -ENOENT);
@@ -267,6 +287,7 @@ int main(void)
     tcase_add_test(tc, a_key_that_stands_twice_is_refused);
     tcase_add_test(tc, an_access_list_becomes_rules_with_the_limits_of_a_user);
     tcase_add_test(tc, a_wrong_access_list_is_refused_with_line_and_entry);
+    tcase_add_test(tc, nobody_is_trusted_unless_the_file_says_so);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, a_folder_is_not_a_configuration);
     suite_add_tcase(suite, tc);

@@ -307,6 +307,42 @@ START_TEST(requests_of_one_user_are_not_counted_for_another)
 }
 END_TEST
 
+START_TEST(who_is_trusted_is_known_by_uid_and_group_and_its_requests_are_limited_by_tenant_alone)
+{
+    gid_t group = GROUP;
+    struct raw_client a, b, c;
+    struct tkr_sqe sqe[3];
+
+    daemon_opt.limits.inflight = 1;
+    daemon_opt.trusted[0] = (struct io_rule){.kind = IO_RULE_UID, .id = OTHER_UID};
+    daemon_opt.trusted[1] = (struct io_rule){.kind = IO_RULE_GID, .id = GROUP};
+    daemon_opt.n_trusted = 2;
+    open_to_all();
+    open_as(&a, OTHER_UID);
+    for (uint16_t tag = 0; tag < 3; tag++) {
+        sqe[tag] = client_generate(&a, tag);
+        raw_put(&a, &sqe[tag]);
+        PUMP_UNTIL(saw.submits == tag + 1u);
+        ck_assert(io_client_trusted(saw.client));
+    }
+    open_as(&b, OTHER_UID + 1); /* named by nobody */
+    sqe[0] = client_generate(&b, 0);
+    raw_put(&b, &sqe[0]);
+    PUMP_UNTIL(saw.submits == 4);
+    ck_assert(!io_client_trusted(saw.client));
+    ck_assert_int_eq(setgroups(1, &group), 0);
+    open_as(&c, OTHER_UID + 2);
+    sqe[0] = client_generate(&c, 0);
+    raw_put(&c, &sqe[0]);
+    PUMP_UNTIL(saw.submits == 5);
+    ck_assert(io_client_trusted(saw.client));
+    ck_assert_int_eq(setgroups(0, NULL), 0);
+    raw_close(&a);
+    raw_close(&b);
+    raw_close(&c);
+}
+END_TEST
+
 START_TEST(a_user_that_attaches_more_often_than_its_rate_is_refused_and_others_attach)
 {
     struct raw_client c, other;
@@ -613,10 +649,12 @@ int main(void)
         tcase_add_test(tc, a_user_has_no_more_connections_than_its_limit_and_others_attach);
         tcase_add_test(tc, connections_that_a_user_only_holds_open_keep_nobody_out);
         tcase_add_test(tc, requests_of_one_user_are_not_counted_for_another);
+        tcase_add_test(
+            tc, who_is_trusted_is_known_by_uid_and_group_and_its_requests_are_limited_by_tenant_alone);
         tcase_add_test(tc,
                        a_user_that_attaches_more_often_than_its_rate_is_refused_and_others_attach);
     } else {
-        printf("# not root: the seven tests with two users are left out\n");
+        printf("# not root: the eight tests with two users are left out\n");
         fflush(stdout);
     }
     tcase_add_test(tc, who_only_connects_is_dropped_early_when_the_table_is_full_and_only_then);

@@ -50,14 +50,19 @@ static void teardown(void)
     }
 }
 
-static void put(int i, uint32_t owner, uint32_t n)
+static void put_as(int i, uint32_t owner, uint32_t client, uint32_t n)
 {
     req[i].owner = owner;
-    req[i].client = 3 + owner;
+    req[i].client = client;
     job[i].n_text = n;
     for (uint32_t k = 0; k < n; k++)
         job[i].text[k] = (uint8_t) "words and "[k % 10];
     textwork_put(work, &job[i]);
+}
+
+static void put(int i, uint32_t owner, uint32_t n)
+{
+    put_as(i, owner, 3 + owner, n);
 }
 
 /* The number of the next job that is done. */
@@ -103,6 +108,21 @@ START_TEST(long_prompts_of_one_delay_another_by_one_of_them)
 }
 END_TEST
 
+START_TEST(many_clients_of_one_owner_have_one_turn_together_and_take_turns_inside_it)
+{
+    /* By hand: job 0 is with the worker; then the other owner's turns begin, before the first one's
+     * second; then its clients that had none, and the third round in the order of their numbers. */
+    const int order[] = {0, 6, 7, 2, 4, 1, 3, 5};
+
+    for (int i = 0; i < 6; i++)
+        put_as(i, 0, 2 + (uint32_t)i / 2, 100000);
+    put_as(6, 1, 5, 50);
+    put_as(7, 1, 5, 50);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(take(), order[i]);
+}
+END_TEST
+
 START_TEST(one_that_is_cancelled_before_its_turn_comes_back_untouched)
 {
     put(0, 0, 200000);
@@ -127,6 +147,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_job_comes_back_with_its_ids);
     tcase_add_test(tc, long_prompts_of_one_delay_another_by_one_of_them);
+    tcase_add_test(tc, many_clients_of_one_owner_have_one_turn_together_and_take_turns_inside_it);
     tcase_add_test(tc, one_that_is_cancelled_before_its_turn_comes_back_untouched);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
