@@ -11,11 +11,13 @@
  * a step runs. That queue has one place here, so that it is full as often as can be. The client asks
  * for a wake at the next line or the one after (event index). The library's 200 ms timeout is left
  * out: it would hide a lost wake, which is the client standing in FUTEX_WAIT for ever. -DGONE
- * ends the daemon in order after the last line, which wakes everybody, so it has a run of its own. -DSTRAY adds the wake by a waker that still holds the word of an earlier
- * client whose T was mapped at the same address.
+ * ends the daemon in order after the last line, which wakes everybody, so it has a run of its own.
+ * -DSTRAY adds the wake by a waker that still holds the word of an earlier client whose T was mapped
+ * at the same address.
  *
  * Mistakes: NO_FENCE_CLIENT NO_FENCE_DAEMON NO_RECHECK LATE_BELL BELL_AFTER_WAKE NO_BUMP WAKE_EQUAL
  *           WAKE_DROPPED WAKER_NO_FENCE WAKER_PUT_NO_FENCE WAKER_NO_RECHECK WAKER_LATE_BELL
+ *           SERVED_EARLY
  * with GONE: GONE_SILENT GONE_FIRST_LOOK; with STRAY: TRUSTS_WAKE
  */
 #ifndef LINES
@@ -58,7 +60,7 @@ inline doze(pos)
 #endif
 #ifndef NO_RECHECK
     if
-    :: mem[POS] >= ahead || mem[STATE] -> goto awake
+    :: mem[POS] > pos || mem[STATE] -> goto awake /* awaited(): any line */
     :: else
     fi;
 #endif
@@ -125,15 +127,21 @@ inline notify()
         wanted = mem[WAIT];
         if
 #ifdef WAKE_EQUAL
-        :: wanted && published == wanted ->
+        :: wanted && published == wanted && wanted != served ->
 #else
-        :: wanted && published >= wanted ->
+        :: wanted && published >= wanted && wanted != served ->
 #endif
+            served = wanted;
 #if !defined(BELL_AFTER_WAKE) && !defined(NO_BUMP)
             bell++;
             STORE(ring_stores, CQ_BELL, bell);
 #endif
             due = 1
+#ifdef SERVED_EARLY
+        :: wanted == 0 || published < wanted -> served = wanted
+#else
+        :: wanted == 0 || published < wanted -> served = 0
+#endif
         :: else
         fi;
         wanted = 0
@@ -176,7 +184,7 @@ inline notify()
 
 proctype ring()
 {
-    byte published = 0, bell = 0, waker_bell = 0, tail = 0, wanted;
+    byte published = 0, bell = 0, waker_bell = 0, tail = 0, served = 0, wanted;
     bit touched = 0, due = 0, idle;
 
     do
