@@ -68,7 +68,7 @@ static json_t *client_json(const struct view *view, const struct tkr_stats_clien
 
     return json_pack(
         "{s:o, s:o, s:o, s:s, s:f, s:b, s:{s:o, s:o, s:o, s:o, s:o, s:o}, s:{s:o, s:o, s:o, s:o},"
-        " s:{s:o, s:o, s:o, s:o, s:o, s:b, s:b}, s:b, s:b, s:b, s:o, s:o}",
+        " s:{s:o, s:o, s:o, s:o, s:o, s:b, s:b}, s:b, s:b, s:b, s:b, s:o, s:o}",
         "id", number(c->id), "pid", number(c->pid), "uid", number(c->uid), "library", c->library,
         "age_s", age_s, "whole", c->seq % 2 == 0, "requests", "inflight", number(c->inflight),
         "inflight_max", number(c->inflight_max), "ended", number(c->ended), "cancelled",
@@ -78,7 +78,8 @@ static json_t *client_json(const struct view *view, const struct tkr_stats_clien
         number(c->cq_pos), "head", number(c->cq_head), "slots", number(c->cq_slots), "reserved",
         number(c->reserved), "wait_pos", number((uint32_t)c->wait), "wait_asleep",
         (c->wait & TKR_WAIT_ASLEEP) != 0, "starved", (c->flags & TKR_STATS_CLIENT_STARVED) != 0,
-        "paused", (c->flags & TKR_STATS_CLIENT_PAUSED) != 0, "socket_armed",
+        "paused", (c->flags & TKR_STATS_CLIENT_PAUSED) != 0, "unlocked",
+        (c->flags & TKR_STATS_CLIENT_UNLOCKED) != 0, "socket_armed",
         (c->flags & TKR_STATS_CLIENT_SOCKET) != 0, "pidfd_armed",
         (c->flags & TKR_STATS_CLIENT_PIDFD) != 0, "queues", queues_json(c), "tags", tags_json(c));
 }

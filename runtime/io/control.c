@@ -260,6 +260,16 @@ static int peer_watch(struct io_client *client)
     return 0;
 }
 
+/* Where memory may not be locked, the client is served all the same, and the operator sees it. */
+static int region_lock(struct io_client *client, const void *base, size_t bytes)
+{
+    if (mlock(base, bytes) == 0)
+        return 0;
+    client->io->counts.mlock_failed++;
+    client->unlocked = 1;
+    return -errno;
+}
+
 static int t_create(struct io_client *client, struct tkr_t_header *ret_header)
 {
     int err;
@@ -272,8 +282,7 @@ static int t_create(struct io_client *client, struct tkr_t_header *ret_header)
     err = tkr_region_seal(&client->t);
     if (err == 0)
         err = tkr_region_id(&client->t, &client->t_id);
-    if (mlock(client->t.base, client->t.bytes))
-        client->io->counts.mlock_failed++;
+    region_lock(client, client->t.base, client->t.bytes);
     return err;
 }
 
@@ -414,13 +423,9 @@ static int r_map(struct io_client *client, int fd, uint64_t bytes)
         refuse(client, TKR_REFUSED_INTERNAL, 0, 0, "cannot map the region: %s", strerror(-err));
         return -EPROTO;
     }
-    if (mlock(client->r.base, bytes)) {
-        io->counts.mlock_failed++;
-        if (io->opt.require_mlock) {
-            refuse(client, TKR_REFUSED_MLOCK, 0, bytes,
-                   "cannot lock the region: raise LimitMEMLOCK");
-            return -EPROTO;
-        }
+    if (region_lock(client, client->r.base, bytes) < 0 && io->opt.require_mlock) {
+        refuse(client, TKR_REFUSED_MLOCK, 0, bytes, "cannot lock the region: raise LimitMEMLOCK");
+        return -EPROTO;
     }
     return 0;
 }

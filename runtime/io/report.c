@@ -22,6 +22,8 @@ static uint16_t flags_of(const struct io_client *client)
         flags |= TKR_STATS_CLIENT_STARVED;
     if (client->set_at[IO_SET_DUE] != IO_NONE)
         flags |= TKR_STATS_CLIENT_DUE;
+    if (client->unlocked)
+        flags |= TKR_STATS_CLIENT_UNLOCKED;
     if (client->armed_socket)
         flags |= TKR_STATS_CLIENT_SOCKET;
     if (client->armed_pidfd)

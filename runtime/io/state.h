@@ -133,6 +133,7 @@ struct io_client {
     uint64_t accepted_ns;
     uint64_t rung_ns; /* when its socket was last emptied of rings */
 
+    uint8_t unlocked; /* mlock of one of its regions was refused */
     uint8_t struck; /* IO_STRIKES were exceeded: it is to be detached */
     uint64_t strike_at_ns;
 

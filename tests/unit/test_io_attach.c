@@ -473,8 +473,16 @@ START_TEST(one_client_more_than_clients_max_is_refused_and_a_place_that_is_freed
 }
 END_TEST
 
+static void flags_take(void *ctx, uint32_t place, struct tkr_stats_client *client)
+{
+    (void)place;
+    if (client)
+        *(unsigned *)ctx = client->flags;
+}
+
 START_TEST(a_region_that_cannot_be_locked_is_refused_only_under_require_mlock)
 {
+    unsigned flags = 0;
     struct io_counts counts;
     struct raw_client c;
     struct diag diag;
@@ -502,6 +510,10 @@ START_TEST(a_region_that_cannot_be_locked_is_refused_only_under_require_mlock)
         ck_assert_int_eq(client_attach(&c), daemon_opt.require_mlock ? -EPERM : 0);
         io_counts(io, &counts);
         ck_assert_uint_ge(counts.mlock_failed, 1);
+        if (!daemon_opt.require_mlock) {
+            io_clients_report(io, 0, 1, flags_take, &flags);
+            ck_assert_uint_eq(flags & TKR_STATS_CLIENT_UNLOCKED, TKR_STATS_CLIENT_UNLOCKED);
+        }
         raw_close(&c);
         if (daemon_opt.require_mlock) {
             ck_assert_int_eq(c.refused.reason, TKR_REFUSED_MLOCK);

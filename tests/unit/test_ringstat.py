@@ -224,13 +224,14 @@ def page_of_minor_2(*records):
 
 
 def troubles_of_readers_and_of_the_transport_are_shown_in_every_form(folder):
-    with Daemon(folder, page_of_minor_2(client(7, 811, flags=64))) as daemon:
+    with Daemon(folder, page_of_minor_2(client(7, 811, flags=64 | 8))) as daemon:
         got = once_json(daemon)[1]
         assert got["requests"] == {"running": 0, "queued": 1, "finished": 117, "cancelled": 4, "failed": 6,
                                    "paused": 2, "pauses": 31, "slow": 4, "displaced": 12345}, got
         assert got["transport"] == {"rejected": 66, "struck": 1, "memory_errors": 5, "wakes": 7654321,
                                     "awake_ns": 2500000000}, got
-        assert got["client_list"][0]["paused"] and not got["client_list"][0]["cq"]["starved"], got
+        one = got["client_list"][0]
+        assert one["paused"] and one["unlocked"] and not one["cq"]["starved"], got
         for args in ((), ("--screen", "top")):
             _, out, _ = ringstat("--once", *args, "--socket", daemon.socket)
             for part in ("paused 2 now  pauses 31  slow 4  displaced 12.3k",
@@ -272,7 +273,7 @@ def the_clients_are_in_json_with_their_raw_indices(folder):
         "tokens": {"generated": 50, "published": 48, "lag": 2, "lag_max": 9},
         "cq": {"pos": 811, "head": 555, "slots": 256, "reserved": 3, "wait_pos": 812, "wait_asleep": True,
                "starved": True},
-        "paused": False, "socket_armed": False, "pidfd_armed": False, "tags": [7, 9, 11],
+        "paused": False, "unlocked": False, "socket_armed": False, "pidfd_armed": False, "tags": [7, 9, 11],
         "queues": [{"state": "hot", "sq_pos": 700, "sq_head": 700, "need_wakeup": False, "bell_armed": False},
                    {"state": "parked", "sq_pos": 41, "sq_head": 41, "need_wakeup": True, "bell_armed": True}],
     }, got[0]
