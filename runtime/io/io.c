@@ -253,14 +253,12 @@ void io_busy(struct io *io, int busy)
 static int queue_turn(struct io_queue *queue)
 {
     struct io_client *client = queue->client;
-    uint32_t after;
 
     if (client->n_queues == 1 || client->hot == 1u << queue->index)
         return 1;
     if (queue->index != client->hot_next || client->hot_seen == client->io->turn)
         return 0;
-    after = client->hot & ~((2u << queue->index) - 1);
-    client->hot_next = (uint8_t)__builtin_ctz(after ? after : client->hot);
+    client->hot_next = turn_after(client->hot, queue->index);
     client->hot_seen = client->io->turn;
     return 1;
 }

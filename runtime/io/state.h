@@ -241,6 +241,14 @@ static inline void set_remove(struct io *io, enum io_set set, struct io_client *
     client->set_at[set] = IO_NONE;
 }
 
+/* Of these queues the first after q, round the end. There is one. */
+static inline uint8_t turn_after(uint8_t hot, uint32_t q)
+{
+    uint32_t after = hot & ~((2u << q) - 1);
+
+    return (uint8_t)__builtin_ctz(after ? after : hot);
+}
+
 static inline void queue_move(struct io_queue *queue, enum io_queue_state state)
 {
     struct io *io = queue->client->io;
@@ -259,8 +267,9 @@ static inline void queue_move(struct io_queue *queue, enum io_queue_state state)
     queue->client->hot &= (uint8_t) ~(1u << queue->index);
     if (state == IO_QUEUE_HOT)
         queue->client->hot |= (uint8_t)(1u << queue->index);
+    /* Not from the lowest on: queues that come and go would keep the turn from the others. */
     if (queue->client->hot && !(queue->client->hot >> queue->client->hot_next & 1))
-        queue->client->hot_next = (uint8_t)__builtin_ctz(queue->client->hot);
+        queue->client->hot_next = turn_after(queue->client->hot, queue->client->hot_next);
 }
 
 /* How an IO_EVENT_BELL names its queue. */

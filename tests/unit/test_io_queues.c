@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "runtime/io/state.h"
 #include "tests/unit/io_fixture.h"
 
 /* Eight queues of 64 slots, 256 CQ slots, 8 tags. */
@@ -100,6 +101,39 @@ START_TEST(one_pass_takes_eight_slots_of_a_client_and_its_queues_take_turns)
         for (uint32_t q = 0; pass == 7 && q < 8; q++) /* each had its turn by now */
             ck_assert_uint_eq(*c.queue[q].sq_head, 8);
     }
+    raw_close(&c);
+}
+END_TEST
+
+/* As tests/model-check/turn.pml has it: of four hot queues each is looked at in four passes. */
+START_TEST(queues_that_are_rung_for_nothing_take_no_turn_from_the_others)
+{
+    struct raw_client c;
+    struct io_client *client;
+    uint32_t before = 0, passes = 0;
+
+    open_queues(&c);
+    all_parked(8);
+    client = io->table[0];
+    io_busy(io, 1);
+    queue_heat(&client->queue[0]);
+    queue_heat(&client->queue[3]);
+    for (int i = 0; i < 200; i++) {
+        for (uint32_t q = 0; q < 4; q += 3) { /* these two always have slots */
+            struct raw_queue *queue = &c.queue[q];
+            struct tkr_sqe pad = {.op = TKR_OP_PAD};
+
+            while (tkr_ring_credit(&queue->sq, *queue->sq_head))
+                tkr_ring_put(&queue->sq, &pad);
+        }
+        io_pass(io);
+        passes = *c.queue[3].sq_head == before ? passes + 1 : 0;
+        before = *c.queue[3].sq_head;
+        ck_assert_uint_lt(passes, 4);
+        queue_heat(&client->queue[1 + i % 2]); /* parks again in the look after the next */
+        io_control(io);
+    }
+    io_busy(io, 0);
     raw_close(&c);
 }
 END_TEST
@@ -392,6 +426,7 @@ int main(void)
         tc, every_queue_of_a_connection_is_served_and_answers_come_in_the_one_completion_queue);
     tcase_add_test(tc, a_queue_becomes_hot_and_parks_without_the_others);
     tcase_add_test(tc, one_pass_takes_eight_slots_of_a_client_and_its_queues_take_turns);
+    tcase_add_test(tc, queues_that_are_rung_for_nothing_take_no_turn_from_the_others);
     tcase_add_test(tc, tags_belong_to_the_connection_and_not_to_a_queue);
     tcase_add_test(tc, a_claim_that_is_never_published_stalls_only_its_own_queue);
     tcase_add_test(tc, a_full_completion_queue_blocks_every_queue_of_its_client_and_loses_nothing);
