@@ -181,7 +181,7 @@ class Wire:
         return at
 
     def params(self, stop_ids=None, stops=(), messages=(), seed=None, flags=0, temperature=0.0, top_p=0.0, min_p=0.0,
-               top_k=0, resume_ids=(), resume_bytes=0, lies_of_params=()):
+               top_k=0, tenant=0, resume_ids=(), resume_bytes=0, lies_of_params=()):
         """The parameter block's place and length; the lies are (offset, bytes) written over it."""
         tail = b""
         for role, text in messages:
@@ -197,7 +197,7 @@ class Wire:
         block = bytearray(128)
         struct.pack_into("<I", block, 0x44, resume_bytes)
         struct.pack_into("<HHI", block, 0, 128, len(tail) // 16, flags | (seed is not None))
-        struct.pack_into("<Q", block, 0x10, seed or 0)
+        struct.pack_into("<QQ", block, 0x08, tenant, seed or 0)
         struct.pack_into("<Ifff", block, 0x4c, top_k, temperature, top_p, min_p)
         for at, data in lies_of_params:
             block[at:at + len(data)] = data
