@@ -2,11 +2,12 @@
 /*
  * detach.pml - clients come, die at any moment and are freed, while others look at their memory.
  *
- * ring()    client_new(), hot_park(), loop_reap(), client_detach(), client_sweep(), notify_touched(),
- *           notify_due()                                             runtime/io
+ * ring()    client_new(), hot_park(), loop_handle(), loop_rearm(), client_detach(), client_sweep(),
+ *           notify_touched(), notify_due()                           runtime/io
  * kernel()  holds the bell's FUTEX_WAIT (reads the client's R) and the poll of its pidfd and socket
  * worker()  has a job of the client: a reference                     runtime/textwork.c
- * waker()   holds the address of a futex word in the client's T      runtime/io/notify.c
+ * waker()   holds the address of a futex word in the client's T, or for a byte on its socket the
+ *           client                                                   runtime/io/notify.c
  *
  * Two clients follow each other on one slot of the table and at one address, the worst there is.
  * What a completion says is the slot only; `whose` is kept to check it. Memory ordering is no part
@@ -15,7 +16,7 @@
  * client, no byte of another client's T changes, and at the end everything is free again.
  *
  * Mistakes: UNMAP_BEFORE_REAP NO_CANCEL REFS_IGNORED SLOT_FREE_AT_DETACH DETACH_TWICE DUE_KEPT
- *           PARKS_THE_DEAD ARMED_CLEARED_AT_CANCEL WAKER_STORES
+ *           PARKS_THE_DEAD ARMED_CLEARED_AT_CANCEL WAKER_STORES WAKER_NO_REF RUNG_KEPT
  */
 #ifndef CLIENTS
 #define CLIENTS 2
@@ -31,6 +32,7 @@ bit alive[CLIENTS + 1];
 byte refs[CLIENTS + 1];
 byte job;         /* whose job the worker has */
 byte waker_word;  /* whose word the waker was given */
+byte waker_byte;  /* whose socket it was given; a reference */
 byte word_at;     /* who is mapped at the one address now */
 byte to_come = CLIENTS;
 
@@ -44,7 +46,9 @@ end:
         completions ! BELL, bell_wait;
         bell_wait = NONE }
     :: atomic { pidfd_wait && !alive[pidfd_wait] -> completions ! PIDFD, pidfd_wait; pidfd_wait = NONE }
-    :: atomic { socket_wait && !alive[socket_wait] -> completions ! SOCKET, socket_wait; socket_wait = NONE }
+    :: atomic { socket_wait -> /* a doorbell's byte, or the hang-up */
+        completions ! SOCKET, socket_wait;
+        socket_wait = NONE }
     od
 }
 
@@ -76,6 +80,14 @@ end:
         assert(word_at == waker_word);
 #endif
         waker_word = NONE
+    :: waker_byte ->
+        assert(mapped[waker_byte]); /* its record and its descriptor are still its own */
+        atomic {
+#ifndef WAKER_NO_REF
+            refs[waker_byte]--;
+#endif
+            waker_byte = NONE
+        }
     od
 }
 
@@ -89,6 +101,9 @@ inline detach()
 #endif
 #ifndef DUE_KEPT
         due = NONE;
+#endif
+#ifndef RUNG_KEPT
+        rung = NONE;
 #endif
 #ifndef NO_CANCEL
         atomic { /* the kernel answers at once, or the wait has completed already */
@@ -136,7 +151,7 @@ inline detach()
 
 proctype ring()
 {
-    byte client = NONE, due = NONE, whose, jobs = 0;
+    byte client = NONE, due = NONE, rung = NONE, whose, jobs = 0;
     bit dead = 0, parked = 0, armed_bell = 0, armed_pidfd = 0, armed_socket = 0;
     mtype event;
 
@@ -175,6 +190,19 @@ proctype ring()
         assert(mapped[due]);
         waker_word = due;
         due = NONE
+    :: due && !waker_byte -> /* the same for a wait by socket: waker_put() */
+        assert(mapped[due]);
+#ifdef WAKER_NO_REF
+        waker_byte = due;
+#else
+        atomic { refs[due]++; waker_byte = due };
+#endif
+        due = NONE
+    :: rung -> /* loop_rearm() */
+        assert(mapped[rung]);
+        armed_socket = 1;
+        socket_wait = rung;
+        rung = NONE
     :: completions ? event, whose -> /* loop_handle() */
         assert(whose == client);
         if
@@ -183,7 +211,8 @@ proctype ring()
         :: event == SOCKET ->
             armed_socket = 0;
             if
-            :: !alive[client] -> detach() /* control_socket(): hung up */
+            :: !alive[client] -> detach() /* rings_take(): hung up */
+            :: alive[client] && !dead -> rung = client
             :: else
             fi
         fi;
@@ -199,7 +228,7 @@ proctype ring()
         }
     :: !client && !to_come -> break
     od;
-    assert(empty(completions) && !bell_wait && !job)
+    assert(empty(completions) && !bell_wait && !job && !waker_byte)
 }
 
 init

@@ -140,6 +140,8 @@ TESTS = [
     ("a wait armed for a dead client is caught", "detach", "PARKS_THE_DEAD", HANGS),
     ("taking a cancelled wait for a reaped one is caught", "detach", "ARMED_CLEARED_AT_CANCEL", LIES),
     ("a waker that stores to the word of a client is caught", "detach", "WAKER_STORES", LIES),
+    ("a byte due to a client that nobody holds is caught", "detach", "WAKER_NO_REF", LIES),
+    ("a socket armed again for a dead client is caught", "detach", "RUNG_KEPT", LIES),
 ]
 
 LONG_TESTS = [
