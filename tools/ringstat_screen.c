@@ -112,7 +112,7 @@ static void ended_show(FILE *out, const struct tkr_stats *s)
     fprintf(out, "%s\n", none ? " none" : "");
 }
 
-/* What went other than straight: nothing of it needs to be there on a good day. */
+/* What held requests up and what clients did wrong; and wakes, each of which costs the daemon a call. */
 static void troubles_show(FILE *out, const struct view *view)
 {
     const struct tkr_stats *s = &view->stats;
