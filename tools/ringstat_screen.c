@@ -112,7 +112,7 @@ static void ended_show(FILE *out, const struct tkr_stats *s)
     fprintf(out, "%s\n", none ? " none" : "");
 }
 
-/* What held requests up and what clients did wrong; and wakes, each of which costs the daemon a call. */
+/* What held requests up, what clients did wrong, and wakes: each costs the daemon a call. */
 static void troubles_show(FILE *out, const struct view *view)
 {
     const struct tkr_stats *s = &view->stats;
