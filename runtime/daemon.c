@@ -34,6 +34,7 @@
 #define QUIET_PASSES  16u
 #define STATS_NS                                                                                   \
     50000000u /* while busy, figures are stored so often; and before the daemon falls asleep */
+#define WARM_UP_ROWS 16u /* takes every path of the kernels that a chunk takes */
 #define TEXT_KEEP_BYTES                                                                            \
     (256u << 10) /* prompt memory beyond this goes back to the system after tokenising */
 
@@ -671,10 +672,12 @@ static int engine_start(struct daemon *d, struct diag *diag)
                         d, diag);
 }
 
-/* A chunk of prefill and one decode row. */
+/* A small chunk of prefill and one decode row. */
 static int warm_up_engine(struct daemon *d)
 {
-    uint32_t rows = d->config.chunk_rows < d->model->n_ctx ? d->config.chunk_rows : d->model->n_ctx;
+    uint32_t rows_max =
+        d->config.chunk_rows < d->model->n_ctx ? d->config.chunk_rows : d->model->n_ctx;
+    uint32_t rows = rows_max < WARM_UP_ROWS ? rows_max : WARM_UP_ROWS;
     uint32_t n_pages = pages_for(rows);
     uint32_t *tokens = calloc(rows, sizeof *tokens);
     uint32_t *pages = calloc(n_pages, sizeof *pages);
@@ -721,8 +724,8 @@ static void warm_up_text(struct daemon *d)
     job->req = NULL;
 }
 
-/* Code, weights, tables and activations are resident before READY: the first request costs what
- * the tenth does. */
+/* Code, weights and tables are resident before READY: the first request costs what the tenth
+ * does, but for the pages of KV and activations that a longer one is the first to touch. */
 static int warm_up(struct daemon *d, struct diag *diag)
 {
     int err = warm_up_engine(d);

@@ -122,7 +122,7 @@ static int take_memory(struct cpu_state *cpu, int kv_prefault, struct diag *diag
 {
     const struct hparams *hp = &cpu->model->hp;
     struct carve c = {NULL, 0};
-    size_t page_bytes = kv_at(cpu, 0, 1, 0) * sizeof *cpu->kv * hp->n_layer;
+    size_t page_bytes = kv_at(cpu, 0, 1, 0) * sizeof *cpu->kv;
     int err;
 
     cpu->rows = calloc(cpu->backend.rows_max, sizeof *cpu->rows);

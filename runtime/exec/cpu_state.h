@@ -54,7 +54,8 @@ struct cpu_state {
     uint32_t n_pages, n_splits_max, group, qkv_rows;
     float scale;   /* of attention scores: 1 / sqrt(head_dim) */
     int quantised; /* some matrix wants quantised input; floats are there anyway */
-    uint16_t *kv;  /* [layer][page][kv head][K 64 * hd, V 64 * hd] */
+    uint16_t *kv;  /* [page][layer][kv head][K 64 * hd, V 64 * hd]: a page's layers stand together,
+                      so that what is used, and not the pool, is what is touched */
 
     /* Activations, shared by the team; each region's members write disjoint parts. */
     float *x;              /* [rows][n_embd] residual stream */
@@ -85,7 +86,7 @@ static inline size_t kv_at(const struct cpu_state *cpu, uint32_t layer, uint32_t
 {
     const struct hparams *hp = &cpu->model->hp;
 
-    return (((size_t)layer * cpu->n_pages + page) * hp->n_head_kv + head) * 2 * KERN_PAGE *
+    return (((size_t)page * hp->n_layer + layer) * hp->n_head_kv + head) * 2 * KERN_PAGE *
            hp->head_dim;
 }
 
