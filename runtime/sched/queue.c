@@ -102,8 +102,81 @@ static int goes_before(const struct request *a, const struct party *x, const str
     return a->order < b->order;
 }
 
-/* Of the first of each client below `parent`, the one whose party had least so far; NULL: nobody may
- * enter. Clients that were passed over in this round are marked. */
+/* Counts for finds_place(), at the beginning of a round. */
+static void count_places(struct sched *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        struct party *party = client_of(s, s->running[i]);
+
+        for (struct party *parent = party->parent; parent; party = parent, parent = party->parent) {
+            if (parent->counted != s->round)
+                parent->most_running = 0;
+            parent->counted = s->round;
+            if (party->n_running > parent->most_running)
+                parent->most_running = party->n_running;
+        }
+    }
+}
+
+/* Whether a place is free, or share_find_place() would find one. */
+static int finds_place(const struct sched *s, const struct request *req)
+{
+    if (s->n_running < s->opt.running_max)
+        return 1;
+    for (const struct party *party = client_of(s, req); party->parent; party = party->parent) {
+        if (party->parent->counted == s->round && /* or none of its own runs */
+            party->parent->most_running > party->n_running + 1)
+            return 1;
+    }
+    return 0;
+}
+
+/* There are no pages for it in this round. */
+static void wait_for_pages(struct sched *s, const struct request *req)
+{
+    const struct party *client = client_of(s, req);
+    struct party *owner = owner_of(s, req);
+
+    if (owner->waits == s->round) {
+        if (client->n_pages < owner->waits_pages)
+            owner->waits_pages = client->n_pages;
+        return;
+    }
+    owner->waits = s->round;
+    owner->waits_pages = client->n_pages;
+    if (!s->waits_least || owner->n_pages < s->waits_pages[0]) {
+        s->waits_pages[1] = s->waits_pages[0];
+        s->waits_pages[0] = owner->n_pages;
+        s->waits_least = owner;
+    } else if (owner->n_pages < s->waits_pages[1]) {
+        s->waits_pages[1] = owner->n_pages;
+    }
+}
+
+/* Whether one that waits for pages is of a party that has less than req's would with n more. */
+static int overtakes(const struct sched *s, const struct request *req, uint32_t n)
+{
+    const struct party *owner = owner_of(s, req);
+
+    if ((uint64_t)owner->n_pages + n > s->waits_pages[owner == s->waits_least])
+        return 1;
+    return owner->waits == s->round &&
+           (uint64_t)client_of(s, req)->n_pages + n > owner->waits_pages;
+}
+
+static int may_enter(const struct sched *s, const struct request *req)
+{
+    if (req->state == REQUEST_QUEUED) {
+        uint32_t n = pages_to_reserve(s, req);
+
+        if (party_over_pages(s, req, n) || overtakes(s, req, n))
+            return 0;
+    }
+    return finds_place(s, req);
+}
+
+/* Of the first of each client below `parent` that may enter, the one whose party had least so far;
+ * NULL: nobody. Clients that were passed over in this round are marked. */
 static struct request *first_below(struct sched *s, const struct party *parent)
 {
     const struct party *best_party = NULL;
@@ -120,9 +193,7 @@ static struct request *first_below(struct sched *s, const struct party *parent)
         if (req->state == REQUEST_PAUSED && !has_caught_up(s, req))
             continue;
         client->seen = scan;
-        if (req->state == REQUEST_QUEUED && party_over_pages(s, req, pages_to_reserve(s, req)))
-            continue; /* it waits for its own */
-        if (!best || goes_before(req, party, best, best_party)) {
+        if (may_enter(s, req) && (!best || goes_before(req, party, best, best_party))) {
             best = req;
             best_party = party;
         }
@@ -186,22 +257,6 @@ static void enter(struct sched *s, struct request *req, uint64_t now_ns)
     running_add(s, req);
 }
 
-/* Whether one that waits for pages in this round is of a party that has less than req's would with
- * n more. */
-static int overtakes(const struct sched *s, const struct request *req, uint32_t n)
-{
-    for (uint32_t i = 0; i < s->n_queued; i++) {
-        const struct request *other = s->queue[i];
-        int same = other->owner == req->owner;
-        const struct party *x = same ? client_of(s, req) : owner_of(s, req);
-        const struct party *y = same ? client_of(s, other) : owner_of(s, other);
-
-        if (client_of(s, other)->waits == s->round && x->n_pages + n > y->n_pages)
-            return 1;
-    }
-    return 0;
-}
-
 /*
  * Who may enter next, or NULL. Who waits for pages is overtaken only by parties that will have no
  * more than its own has, so it waits for itself. *ret_victim: who gives its place up for that, or
@@ -213,23 +268,22 @@ static struct request *choose(struct sched *s, struct request **ret_victim)
         page_pool_total(s->pool) - page_pool_used(s->pool) - page_pool_reserved(s->pool);
     struct request *req;
 
-    for (s->round++; (req = next_to_enter(s)) != NULL;) {
-        struct party *client = client_of(s, req);
+    s->round++;
+    s->waits_least = NULL;
+    s->waits_pages[0] = s->waits_pages[1] = UINT32_MAX;
+    count_places(s);
+    while ((req = next_to_enter(s)) != NULL) {
         uint32_t n = req->state == REQUEST_QUEUED ? pages_to_reserve(s, req) : 0, room = free;
 
-        client->passed = s->round;
         *ret_victim = NULL;
         if (s->n_running == s->opt.running_max) {
             *ret_victim = share_find_place(s, req);
-            if (!*ret_victim) /* its party has its part; another one may have less */
-                continue;
             room += (*ret_victim)->n_pages + (*ret_victim)->n_reserved;
         }
-        if (n > 0 && overtakes(s, req, n))
-            continue;
         if (n <= room || share_find_pages(s, req, n))
             return req;
-        client->waits = s->round;
+        wait_for_pages(s, req);
+        client_of(s, req)->passed = s->round;
     }
     return NULL;
 }

@@ -23,9 +23,14 @@ struct party {
     uint32_t n_queued, n_running;
     uint32_t n_pages;             /* taken and reserved */
     uint64_t prompt_tokens;       /* of its active requests */
-    uint64_t seen, passed, waits; /* marks of a scan, and of a round of admission */
+    uint64_t seen, passed;        /* marks of a scan, and of a round of admission */
     uint64_t dealt;               /* mark of a step: its prompts had their part */
     uint32_t gives, gives_before; /* pages it would give in this scan, of its running before here */
+
+    /* of those below it, in the round of admission that is marked */
+    uint64_t counted, waits;
+    uint32_t most_running; /* the most places that one has */
+    uint32_t waits_pages;  /* the least pages that one has who waits for some */
 };
 
 struct sched {
@@ -49,6 +54,9 @@ struct sched {
     uint32_t bucket_mask;
     struct party idle; /* ring of those without requests: idle.newer is idle for longest */
     uint64_t scan, round;
+    const struct party
+        *waits_least;        /* the owner with least pages of those that wait in this round */
+    uint32_t waits_pages[2]; /* what it has, and the one after it */
 
     /* in order of arrival */
     struct request **queue; /* [queued_max + 2 * running_max] */
