@@ -89,6 +89,8 @@ static uint32_t block_make(uint32_t at)
         param.resume_bytes = next_byte();
     if (how & 16)
         param.model_gen = next_byte() % 4;
+    if (how >= 224)
+        param.tenant = next_byte();
     if (how < 64)
         ((uint8_t *)&param)[next_byte() % sizeof param] = next_byte();
     len = (uint32_t)(sizeof param + n * sizeof(struct tkr_tail));
@@ -156,6 +158,7 @@ static void one_request(struct intake *intake, struct job *job, struct request *
     uint8_t *text = job->text;
     struct tkr_sqe sqe = slot_make();
     struct tkr_param head;
+    const struct tkr_param *read;
     int err;
 
     memset(req, 0, offsetof(struct request, detok));
@@ -163,8 +166,11 @@ static void one_request(struct intake *intake, struct job *job, struct request *
     req->tokens = tokens;
     req->out_ids = out_ids;
     *job = (struct job){.req = req, .client = &client, .text = text, .text_max = TEXT_MAX};
-    err = intake_read(intake, job, &sqe, intake_head(&client, &sqe, &head));
+    client.trusted = next_byte() & 1;
+    read = intake_head(&client, &sqe, &head);
+    err = intake_read(intake, job, &sqe, read);
     TRAP_UNLESS(err == 0 || err == -EINVAL);
+    TRAP_UNLESS(err < 0 || !read || !read->tenant || client.trusted);
     if (err == 0)
         taken_check(job, &sqe);
     else
