@@ -37,6 +37,7 @@
     X(user_prompt_tokens_max, NUMBER, 0, 0, 1u << 30)                                              \
     X(user_memory_mib_max, NUMBER, 0, 0, 1u << 20)                                                 \
     X(user_attaches_per_s, NUMBER, 0, 0, 1u << 20)                                                 \
+    X(user_class_max, TEXT, 0, 0, 0)                                                               \
     X(threads, NUMBER, 0, 0, 256)                                                                  \
     X(ctx, NUMBER, 0, 0, 1u << 20)                                                                 \
     X(running_max, NUMBER, 64, 1, 1024)                                                            \
@@ -107,6 +108,7 @@ void config_fini(struct config *config)
     free(config->doorbell);
     free(config->allow);
     free(config->trusted);
+    free(config->user_class_max);
     memset(config, 0, sizeof *config);
 }
 
@@ -357,9 +359,51 @@ static int mode_finish(struct config *config, const char *path, struct diag *dia
     return 0;
 }
 
-int config_finish(struct config *config, const char *path, struct diag *diag)
+/* 0 is no ceiling. */
+static int class_parse(const char *name, uint8_t *ret_class)
+{
+    static const struct {
+        const char *name;
+        enum tkr_class class_;
+    } classes[] = {{"", TKR_CLASS_DEFAULT},
+                   {"realtime", TKR_CLASS_REALTIME},
+                   {"interactive", TKR_CLASS_INTERACTIVE},
+                   {"batch", TKR_CLASS_BATCH}};
+
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        if (strcmp(name, classes[i].name) == 0) {
+            *ret_class = (uint8_t)classes[i].class_;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+static int users_finish(struct config *config, const char *path, struct diag *diag)
 {
     struct diag what = {{0}};
+
+    config->user_limits = (struct io_limits){
+        .clients = config->user_clients_max,
+        .inflight = config->user_requests_max,
+        .bytes = (uint64_t)config->user_memory_mib_max << 20,
+        .attach_rate = config->user_attaches_per_s,
+    };
+    if (class_parse(config->user_class_max ? config->user_class_max : "",
+                    &config->user_limits.class_max) < 0)
+        return diag_at(diag, path, "user_class_max", "expected batch, interactive or realtime");
+    config->n_rules = config->n_trusted = 0;
+    if (access_parse(config->allow ? config->allow : "", &config->user_limits, config->rules,
+                     &config->n_rules, &what) < 0)
+        return diag_at(diag, path, "allow", what.text);
+    if (access_parse(config->trusted ? config->trusted : "", &config->user_limits,
+                     config->trusted_rules, &config->n_trusted, &what) < 0)
+        return diag_at(diag, path, "trusted", what.text);
+    return 0;
+}
+
+int config_finish(struct config *config, const char *path, struct diag *diag)
+{
     int err;
 
     for (size_t i = 0; i < N_SETTINGS; i++) {
@@ -378,22 +422,9 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
         return diag_at(diag, path, "io", "expected auto, uring or epoll");
     if (io_doorbell_parse(config->doorbell ? config->doorbell : "auto", &config->doorbell_kind) < 0)
         return diag_at(diag, path, "doorbell", "expected auto, futex or socket");
-    config->user_limits = (struct io_limits){
-        .clients = config->user_clients_max,
-        .inflight = config->user_requests_max,
-        .bytes = (uint64_t)config->user_memory_mib_max << 20,
-        .attach_rate = config->user_attaches_per_s,
-    };
-    config->n_rules = 0;
-    err = access_parse(config->allow ? config->allow : "", &config->user_limits, config->rules,
-                       &config->n_rules, &what);
+    err = users_finish(config, path, diag);
     if (err < 0)
-        return diag_at(diag, path, "allow", what.text);
-    config->n_trusted = 0;
-    err = access_parse(config->trusted ? config->trusted : "", &config->user_limits,
-                       config->trusted_rules, &config->n_trusted, &what);
-    if (err < 0)
-        return diag_at(diag, path, "trusted", what.text);
+        return err;
     if (config->ctx > config->kv_positions)
         return diag_at(diag, path, "ctx",
                        "larger than kv_positions: one request would not fit the pool");

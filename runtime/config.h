@@ -51,6 +51,7 @@ struct config {
     uint32_t user_prompt_tokens_max;
     uint32_t user_memory_mib_max;
     uint32_t user_attaches_per_s;
+    char *user_class_max; /* batch, interactive, realtime; NULL: realtime */
     uint32_t drain_s; /* running requests may finish for so long after SIGTERM */
 
     uint64_t given;               /* bit i: number i of the list in config.c was set */

@@ -245,6 +245,22 @@ START_TEST(nobody_is_trusted_unless_the_file_says_so)
 }
 END_TEST
 
+START_TEST(the_ceiling_of_a_class_has_a_name)
+{
+    ck_assert_int_eq(read_text(""), 0);
+    ck_assert_uint_eq(config.user_limits.class_max, 0); /* runtime/io/io.h: none */
+    config_fini(&config);
+    config_init(&config);
+    ck_assert_int_eq(read_text("user_class_max: interactive\nallow: uid:3\n"), 0);
+    ck_assert_uint_eq(config.user_limits.class_max, TKR_CLASS_INTERACTIVE);
+    ck_assert_uint_eq(config.rules[0].limits.class_max, TKR_CLASS_INTERACTIVE);
+    config_fini(&config);
+    config_init(&config);
+    ck_assert_int_eq(read_text("threads: 1\nuser_class_max: trading\n"), -EINVAL);
+    diag_says("line 2, column 1: user_class_max: expected batch, interactive or realtime");
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     ck_assert_int_eq(config_read(&config, "/nonexistent/x.yaml", &diag), -ENOENT);
@@ -288,6 +304,7 @@ int main(void)
     tcase_add_test(tc, an_access_list_becomes_rules_with_the_limits_of_a_user);
     tcase_add_test(tc, a_wrong_access_list_is_refused_with_line_and_entry);
     tcase_add_test(tc, nobody_is_trusted_unless_the_file_says_so);
+    tcase_add_test(tc, the_ceiling_of_a_class_has_a_name);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, a_folder_is_not_a_configuration);
     suite_add_tcase(suite, tc);
