@@ -579,8 +579,18 @@ static int echo_start(struct daemon *d, struct diag *diag)
 
 static int file_start(struct daemon *d, struct diag *diag)
 {
-    int err = team_new(&d->team, d->config.threads);
+    uint32_t allowed = team_cpus_allowed();
+    int err;
 
+    /* More of them wait for each other instead of computing. */
+    if (d->config.threads > allowed) {
+        diag_set(diag,
+                 "threads: %u are asked for, this process may use %u CPUs (its affinity and its "
+                 "control group's quota)",
+                 d->config.threads, allowed);
+        return -EINVAL;
+    }
+    err = team_new(&d->team, d->config.threads);
     if (err < 0) {
         diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
         return err;
@@ -588,21 +598,34 @@ static int file_start(struct daemon *d, struct diag *diag)
     return model_open(&d->model, d->config.model, d->config.ctx, d->kernels, d->team, diag);
 }
 
+static int kernels_start(struct daemon *d, struct diag *diag)
+{
+    const char *missing = "a feature";
+
+    d->kernels = cpu_kernels_get(d->config.cpu_variant, &missing);
+    if (!d->kernels) {
+        diag_set(diag, "cpu %s: this CPU lacks %s; use --cpu=auto", d->config.cpu, missing);
+        return -ENOTSUP;
+    }
+    if (d->config.cpu_variant == CPU_AUTO && d->kernels == cpu_kernels_get(CPU_REF, NULL)) {
+        (void)cpu_kernels_get(CPU_AVX2, &missing);
+        log_line(LOG_WARN, "cpu=ref this CPU lacks %s: answers are the same and take far longer",
+                 missing);
+    }
+    return 0;
+}
+
 static int model_start(struct daemon *d, struct diag *diag)
 {
-    const char *missing = NULL;
     int err;
 
     if (!d->config.model) {
         diag_set(diag, "no model: give --model FILE or `model:` in the configuration");
         return -EINVAL;
     }
-    d->kernels = cpu_kernels_get(d->config.cpu_variant, &missing);
-    if (!d->kernels) {
-        diag_set(diag, "cpu %s: this CPU lacks %s; use --cpu=auto", d->config.cpu,
-                 missing ? missing : "a feature");
-        return -ENOTSUP;
-    }
+    err = kernels_start(d, diag);
+    if (err < 0)
+        return err;
     d->is_echo = echo_parse(&d->echo, d->config.model, diag);
     if (d->is_echo < 0)
         return d->is_echo;

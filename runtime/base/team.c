@@ -277,25 +277,62 @@ void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t
 
 /* ---- CPUs ----------------------------------------------------------------------------------- */
 
-/* CPUs that one cpu.max grants, rounded up; UINT32_MAX without a limit. Format: "QUOTA PERIOD" or
- * "max PERIOD" in us (Linux, Documentation/admin-guide/cgroup-v2.rst). */
-static unsigned cpu_max_of(const char *folder)
+/* The first line of a file of a control group; 0 when there is none. */
+static int group_line(const char *folder, const char *name, char ret_text[64])
 {
-    char path[4200], text[64] = "";
-    unsigned long long quota, period;
+    char path[4200];
     FILE *file;
+    int found;
 
-    snprintf(path, sizeof path, "%s/cpu.max", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     file = fopen(path, "re");
     if (!file)
-        return UINT32_MAX;
-    if (!fgets(text, sizeof text, file))
-        text[0] = '\0';
+        return 0;
+    found = fgets(ret_text, 64, file) != NULL;
     fclose(file);
-    if (sscanf(text, "%llu %llu", &quota, &period) != 2 || period == 0)
+    return found;
+}
+
+/* CPUs that one group's own quota grants, rounded up; UINT32_MAX without a limit. Version 2 has
+ * cpu.max, "QUOTA PERIOD" or "max PERIOD" in us; version 1 a file for each, quota -1 without a limit
+ * (Linux, Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst). */
+static unsigned group_cpus(const char *folder)
+{
+    long long quota = -1, period = 0;
+    char text[64];
+
+    if (group_line(folder, "cpu.max", text))
+        (void)sscanf(text, "%lld %lld", &quota, &period);
+    else if (group_line(folder, "cpu.cfs_quota_us", text) && sscanf(text, "%lld", &quota) == 1 &&
+             group_line(folder, "cpu.cfs_period_us", text))
+        (void)sscanf(text, "%lld", &period);
+    if (quota < 0 || period <= 0)
         return UINT32_MAX;
-    quota = (quota + period - 1) / period;
+    quota = quota / period + (quota % period != 0);
     return quota < 1 ? 1 : quota > UINT32_MAX ? UINT32_MAX : (unsigned)quota;
+}
+
+/* Where a line of /proc/self/cgroup, "NUMBER:CONTROLLERS:/PATH", has its files below root, if it is
+ * about CPU time: version 2 (number 0, no controllers), or version 1 with cpu among them. */
+static int group_folder(char *ret_folder, size_t size, char *line, const char *root)
+{
+    char *controllers = strchr(line, ':'), *path;
+    char list[128];
+
+    path = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!path || path[1] != '/')
+        return 0;
+    *path++ = '\0';
+    controllers++;
+    if (controllers[0] == '\0') {
+        snprintf(ret_folder, size, "%s%s", root, path);
+        return 1;
+    }
+    snprintf(list, sizeof list, ",%s,", controllers);
+    if (!strstr(list, ",cpu,"))
+        return 0;
+    snprintf(ret_folder, size, "%s/%s%s", root, controllers, path);
+    return 1;
 }
 
 unsigned team_cgroup_cpus(const char *self, const char *root)
@@ -309,12 +346,11 @@ unsigned team_cgroup_cpus(const char *self, const char *root)
         return UINT32_MAX;
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::/", 4) != 0)
+        if (!group_folder(folder, sizeof folder, line, root))
             continue;
-        snprintf(folder, sizeof folder, "%s%s", root, line + 3);
         /* A limit holds for everything below it, so each folder up to the root has a say. */
         for (;;) {
-            unsigned cpus = cpu_max_of(folder);
+            unsigned cpus = group_cpus(folder);
             char *slash = strrchr(folder, '/');
 
             if (cpus < least)

@@ -42,12 +42,12 @@ void team_run(struct team *team, team_fn fn, void *arg);
 void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t *ret_begin,
                 uint32_t *ret_end);
 
-/* CPUs this process may use: min(affinity, cgroup cpu.max), at least 1. */
+/* CPUs this process may use: min(affinity, quota of its control group), at least 1. */
 unsigned team_cpus_allowed(void);
 
-/* CPUs that the cgroup v2 hierarchy mounted at `root` grants the group that the file `self` names
- * (as /proc/self/cgroup does), quotas rounded up; UINT32_MAX without a limit. Apart, so that tests
- * can lie to it. */
+/* CPUs that the control groups mounted at `root` (version 2, or version 1 with a folder for each set
+ * of controllers) grant the groups that the file `self` names (as /proc/self/cgroup does), quotas
+ * rounded up; UINT32_MAX without a limit. Apart, so that tests can lie to it. */
 unsigned team_cgroup_cpus(const char *self, const char *root);
 
 #endif
