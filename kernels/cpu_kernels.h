@@ -13,23 +13,42 @@
  * the default floating point environment: round to nearest even, subnormals kept.
  *
  * Matrices are packed once at load into row groups of 16 ("P16"): group g holds rows
- * 16g .. 16g + 15 (n_rows is padded up to 16 with zeros), K-major, in blocks of 32 k:
- *   Q4_0  288 B: 4 lines of 64 B, then 16 f16 d
- *   Q4_1  320 B: 4 lines of 64 B, then 16 f16 d, then 16 f16 m
- *         line j (0..3): byte 4r + b, of row r, holds k = 4j + b in its low nibble and
- *         k = 16 + 4j + b in its high one
- *   Q8_0  544 B: 8 lines of 64 B, then 16 f16 d
- *         line j (0..7): byte 4r + b, of row r, is the weight k = 4j + b plus 128, as u8
- *   F16, BF16  32 k x 16 rows x 2 B, k-major: element (k, r) at 16k + r
- *   F32        32 k x 16 rows x 4 B, the same
- * Activations for Q types are quantised per 32, each operation rounded to f32:
- *   d = max|x| / 127, q = round_half_even(x * (127 / max|x|)), so |q| <= 127
- *   isum = q_0 + .. + q_31, sum = d * (float)isum
+ * 16g .. 16g + 15 (n_rows is padded up to 16 with zeros), K-major, in blocks of 32 k. A block of an
+ * integer type is one or two planes of codes, then scales. A plane of `bits` bits is `bits` lines
+ * of 64 B: with j = k / 4, byte 4r + k % 4 of line j % bits has the bits of weight (k, row r) from
+ * bit bits * (j / bits) on. A second plane has a code's upper bits. Types with blocks of 256 in
+ * GGUF (n_cols % 256 == 0) have a head before each 8 blocks. With 16 rows side by side in each:
+ *            bytes  planes  scales of a block           head           a weight is
+ *   Q4_0       288  4       f16 d                                      d (c - 8)
+ *   Q4_1       320  4       f16 d, f16 m                               d c + m
+ *   Q5_0       352  4, 1    f16 d                                      d (c - 16)
+ *   Q5_1       384  4, 1    f16 d, f16 m                               d c + m
+ *   Q8_0       544  8       f16 d                                      d (c - 128)
+ *   IQ4_NL     288  4       f16 d                                      d (T[c] - 128)
+ *   MXFP4      272  4       u8 e                                       2^(e - 128) (T[c] - 12)
+ *   IQ4_XS     272  4       s8 s                        f16 d          (d s) (T[c] - 128)
+ *   Q4_K       288  4       u8 s, u8 n                  f16 d, f16 m   (d s) c - m n
+ *   Q5_K       352  4, 1    u8 s, u8 n                  f16 d, f16 m   (d s) c - m n
+ *   Q6_K       416  4, 2    s8 s of k < 16, of k >= 16  f16 d          (d s) (c - 32)
+ *   Q3_K       224  2, 1    s8 s of k < 16, of k >= 16  f16 d          (d s) (c - 4)
+ *   Q2_K       160  2       u8 s + 16n, the same way    f16 d, f16 m   (d s) c - m n
+ *   F16, BF16 1024  32 k x 16 rows x 2 B, k-major: element (k, r) at 16k + r
+ *   F32       2048  the same with 4 B
+ * T: 16 codes each, IQ4's and FP4's values (kernels/pack.c). Every product of a d or m and its
+ * integer is exact in f32, and so is what stands in brackets times its scale: a weight is rounded
+ * at most once, by the sum. An e of 255 is 2^127 as in ggml, not NaN. A NaN or infinite scale gives
+ * what IEEE 754 says.
  *
- * Per row and block, in block order, starting from acc = 0 (isum exact in int32):
- *   Q4_0  isum = sum(w * q) - 8 * sum(q);   acc = fma((float)isum, d_w * d_x, acc)
- *   Q8_0  isum = sum((w + 128) * q) - 128 * sum(q); acc as for Q4_0
- *   Q4_1  isum = sum(w * q); acc = fma((float)isum, d_w * d_x, acc), then fma(m_w, sum_x, acc)
+ * Activations for the integer types are quantised per 32, each operation rounded to f32:
+ *   d = max|x| / 127, q = round_half_even(x * (127 / max|x|)), so |q| <= 127
+ *   isum = (q_0 + .. + q_15, q_16 + .. + q_31), sum = d * (float)(q_0 + .. + q_31)
+ *
+ * Per row and block, in block order, starting from acc = 0, with c - zero or c as above for c,
+ * d_w and m_w the factor and the addend of a weight there (m_w = -(m n) of the K types):
+ *   one scale a block   acc = fma((float)sum(c * q), d_w * d_x, acc); the sum is exact in int32;
+ *                       with a minimum, then acc = fma(m_w, sum_x, acc)
+ *   one a half          the same for k < 16, then for k >= 16, the sum of activations of a half
+ *                       being d_x * (float)isum
  *   F*    four chains: chain c = k mod 4, acc_c = fma(w[k], x[k], acc_c), k ascending; result
  *         (acc_0 + acc_2) + (acc_1 + acc_3)
  */
@@ -55,17 +74,21 @@ enum cpu_variant {
     CPU_AVX512 /* AVX-512 F/BW/DQ/VL + VNNI */
 };
 
-struct packed_matrix { /* W: [n_rows][n_cols], n_cols % 32 == 0 */
+struct packed_matrix { /* W: [n_rows][n_cols], n_cols % 32 == 0; % 256 for types with a head */
     enum dtype type;
     uint32_t n_rows, n_cols;
-    const uint8_t *data; /* 64-byte aligned; (n_rows + 15) / 16 groups of n_cols / 32 blocks */
+    const uint8_t *data; /* 64-byte aligned; (n_rows + 15) / 16 groups */
 };
 
-struct quant_rows { /* activations of several rows, quantised per 32 */
-    int8_t *q;      /* [rows][n_cols], 64-byte aligned */
-    float *d;       /* [rows][n_cols / 32] */
-    float *sum;     /* [rows][n_cols / 32]  d * (float)sum(q) */
-    int32_t *isum;  /* [rows][n_cols / 32]  sum(q) */
+struct half_sums { /* of q in the two halves of a block: |sum| <= 16 * 127 */
+    int16_t low, high;
+};
+
+struct quant_rows {         /* activations of several rows, quantised per 32 */
+    int8_t *q;              /* [rows][n_cols], 64-byte aligned */
+    float *d;               /* [rows][n_cols / 32] */
+    float *sum;             /* [rows][n_cols / 32]  d * (float)sum(q) */
+    struct half_sums *isum; /* [rows][n_cols / 32] */
     uint32_t n_cols;
 };
 
@@ -151,12 +174,15 @@ int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
 /* Bytes of one packed group of n_cols columns; 0 for a type that cannot be packed. */
 size_t pack_group_bytes(enum dtype type, uint32_t n_cols);
 
+/* Bytes of one row in GGUF's form; 0 for such a type. */
+size_t gguf_row_bytes(enum dtype type, uint32_t n_cols);
+
 /* Packs rows row0 .. row0 + 15 (those < n_rows) of a GGUF matrix (rows of whole blocks, contiguous;
  * any alignment) into one group. src is the matrix' first byte. */
 void pack_group(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t n_rows, uint32_t n_cols,
                 uint32_t row0);
 
-/* Dequantises one GGUF row of n_cols weights to f32 (token embedding lookup; tests). */
+/* Dequantises one GGUF row of n_cols weights to f32 (norms; tests). */
 void dequantize_row(float *dst, enum dtype type, const uint8_t *src, uint32_t n_cols);
 
 /* Dequantises one row of a packed matrix: same values as dequantize_row of its source. */

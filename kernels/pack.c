@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack.c - GGUF rows to packed groups, and back to f32. Runs at load, so it is written for reading.
+ * pack.c - GGUF rows to packed groups, and both back to f32. Runs at load, so it is written for
+ * reading.
  *
- * Block formats: GGUF specification (dtype.h); packed layout: cpu_kernels.h.
+ * GGUF's blocks: gguf_block.c; packed layout: cpu_kernels.h, packed.h.
  */
-#include "kernels/cpu_kernels.h"
+#include "kernels/packed.h"
 
 #include <string.h>
 
-#define Q4_LINES 4
-#define Q8_LINES 8
-#define LINE     64
+/* Source: ggml's table of IQ4_NL as gguf-py (0.19.0) has it, -127 -104 -83 -65 -49 -35 -22 -10 1 13
+ * 25 38 53 69 89 113; 128 is added. */
+const uint8_t packed_iq4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                129, 141, 153, 166, 181, 197, 217, 241};
 
-static uint16_t load_u16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
+/* Twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), 0 1 2 3 4 6 8 12 and the
+ * same with a sign; 12 is added. */
+const uint8_t packed_mxfp4[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 static float f32_of_bits(uint32_t bits)
 {
@@ -25,102 +26,90 @@ static float f32_of_bits(uint32_t bits)
     return f;
 }
 
-static uint32_t bits_of_f32(float f)
+/* 2^(e - 128), subnormal for e < 2. */
+static float half_of_e8m0(uint16_t e)
 {
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
+    return f32_of_bits(e < 2 ? 0x200000u << e : (e - 1u) << 23);
 }
 
-float f16_to_f32(uint16_t h)
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+static size_t packed_bytes(struct packed_layout l)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t exponent = (h >> 10) & 31;
-    uint32_t fraction = h & 0x3ff;
-
-    if (exponent == 31) /* infinity, or a NaN made quiet */
-        return f32_of_bits(sign | 0x7f800000 | (fraction ? 0x400000 | fraction << 13 : 0));
-    if (exponent == 0) {
-        float f = (float)fraction * 0x1p-24f; /* subnormal or zero: exact */
-
-        return f32_of_bits(sign | bits_of_f32(f));
-    }
-    return f32_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-/* value >> shift, rounded half to even; shift 1 .. 31. */
-static uint32_t shift_round(uint32_t value, uint32_t shift)
-{
-    uint32_t kept = value >> shift;
-    uint32_t rest = value & ((1u << shift) - 1);
-    uint32_t half = 1u << (shift - 1);
-
-    return kept + (rest > half || (rest == half && (kept & 1)));
-}
-
-uint16_t f32_to_f16(float f)
-{
-    uint32_t bits = bits_of_f32(f);
-    uint32_t sign = bits >> 16 & 0x8000;
-    uint32_t exponent = bits >> 23 & 255;
-    uint32_t fraction = bits & 0x7fffff;
-    uint32_t half;
-
-    if (exponent == 255)
-        half = 0x7c00 | (fraction ? 0x200 | fraction >> 13 : 0);
-    else if (exponent > 142) /* 2^16 and above */
-        half = 0x7c00;
-    else if (exponent > 112) /* a carry out of the fraction rightly becomes the next exponent */
-        half = shift_round((exponent - 112) << 23 | fraction, 13);
-    else if (exponent > 101) /* subnormal: the unit is 2^-24 */
-        half = shift_round(0x800000 | fraction, 126 - exponent);
-    else /* below 2^-25, half of the smallest subnormal */
-        half = 0;
-    return (uint16_t)(sign | half);
-}
-
-static float bf16_to_f32(uint16_t h)
-{
-    return f32_of_bits((uint32_t)h << 16);
-}
-
-/* Bytes of one GGUF block of 32 weights; 0 for a type that cannot be packed. */
-static size_t block_bytes(enum dtype type)
-{
-    switch (type) {
-    case DTYPE_Q4_0:
-        return 2 + 16;
-    case DTYPE_Q4_1:
-        return 4 + 16;
-    case DTYPE_Q8_0:
-        return 2 + 32;
-    case DTYPE_F16:
-    case DTYPE_BF16:
-        return 64;
-    case DTYPE_F32:
-        return 128;
-    }
-    return 0;
-}
-
-/* A packed block is 16 GGUF blocks in another order: nothing is added, nothing dropped. */
-static size_t packed_block_bytes(enum dtype type)
-{
-    return KERN_ROWS * block_bytes(type);
+    return packed_head_bytes(l.scales) + (size_t)l.gguf_k / KERN_BLOCK * packed_block_bytes(l);
 }
 
 size_t pack_group_bytes(enum dtype type, uint32_t n_cols)
 {
-    return packed_block_bytes(type) * (n_cols / KERN_BLOCK);
+    struct packed_layout l = packed_layout(type);
+
+    return l.gguf_k ? n_cols / l.gguf_k * packed_bytes(l) : 0;
 }
 
-/* Puts the quants of one row's block into lines: byte 4r + b of line j is quant byte 4j + b. */
-static void pack_lines(uint8_t *dst, const uint8_t *quants, uint32_t n_lines, uint32_t r,
-                       uint8_t flip)
+size_t gguf_row_bytes(enum dtype type, uint32_t n_cols)
 {
-    for (uint32_t i = 0; i < 4 * n_lines; i++)
-        dst[i / 4 * LINE + 4 * r + i % 4] = quants[i] ^ flip;
+    struct packed_layout l = packed_layout(type);
+
+    return l.gguf_k ? (size_t)(n_cols / l.gguf_k) * l.gguf_bytes : 0;
+}
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+/* Line k / 4 % bits, byte 4r + k % 4, from bit bits * (k / 4 / bits) on. */
+static void write_plane(uint8_t *plane, const uint8_t code[KERN_BLOCK], uint32_t bits, uint32_t r)
+{
+    uint8_t bytes[KERN_BLOCK] = {0};
+
+    for (uint32_t i = 0; i < 8; i += bits)
+        for (uint32_t k = 0; k < 4 * bits; k++)
+            bytes[k] |= (uint8_t)((code[i / bits * 4 * bits + k] & ((1u << bits) - 1)) << i);
+    for (uint32_t line = 0; line < bits; line++)
+        memcpy(plane + line * PACKED_LINE + 4 * r, bytes + 4 * line, 4);
+}
+
+static void write_codes(uint8_t *block, struct packed_layout l, const uint8_t code[KERN_BLOCK],
+                        uint32_t r)
+{
+    uint8_t high[KERN_BLOCK];
+
+    write_plane(block, code, l.low, r);
+    if (!l.high)
+        return;
+    for (uint32_t k = 0; k < KERN_BLOCK; k++)
+        high[k] = code[k] >> l.low;
+    write_plane(block + l.low * PACKED_LINE, high, l.high, r);
+}
+
+static void write_scales(uint8_t *head, uint8_t *scales, enum packed_scales kind,
+                         const struct raw_block *raw, uint32_t r)
+{
+    switch (kind) {
+    case SCALES_F16:
+    case SCALES_F16_MIN:
+        memcpy(scales + 2 * r, &raw->d, 2);
+        if (kind == SCALES_F16_MIN)
+            memcpy(scales + 2 * KERN_ROWS + 2 * r, &raw->m, 2);
+        return;
+    case SCALES_E8M0:
+        scales[r] = (uint8_t)raw->d;
+        return;
+    case SCALES_INT:
+    case SCALES_INT_MIN:
+        scales[r] = (uint8_t)raw->scale[0];
+        if (kind == SCALES_INT_MIN)
+            scales[KERN_ROWS + r] = raw->min[0];
+        break;
+    case SCALES_HALF:
+    case SCALES_HALF_MIN:
+        for (uint32_t half = 0; half < 2; half++)
+            scales[half * KERN_ROWS + r] = (uint8_t)(raw->scale[half] | raw->min[half] << 4);
+        break;
+    case SCALES_NONE:
+        return;
+    }
+    memcpy(head + 2 * r, &raw->d, 2);
+    if (packed_has_min(kind))
+        memcpy(head + 2 * KERN_ROWS + 2 * r, &raw->m, 2);
 }
 
 static void pack_elements(uint8_t *dst, const uint8_t *src, size_t element_bytes, uint32_t r)
@@ -129,122 +118,180 @@ static void pack_elements(uint8_t *dst, const uint8_t *src, size_t element_bytes
         memcpy(dst + (KERN_ROWS * k + r) * element_bytes, src + k * element_bytes, element_bytes);
 }
 
-/* Puts block `src` of row r of the group into packed block `dst`. */
-static void pack_block(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t r)
+/* Puts GGUF block `src` of row r of the group where its packed blocks begin. */
+static void pack_block(uint8_t *dst, enum dtype type, struct packed_layout l, const uint8_t *src,
+                       uint32_t r)
 {
-    switch (type) {
-    case DTYPE_Q4_0:
-        memcpy(dst + Q4_LINES * LINE + 2 * r, src, 2);
-        pack_lines(dst, src + 2, Q4_LINES, r, 0);
-        break;
-    case DTYPE_Q4_1:
-        memcpy(dst + Q4_LINES * LINE + 2 * r, src, 2);
-        memcpy(dst + Q4_LINES * LINE + 2 * KERN_ROWS + 2 * r, src + 2, 2);
-        pack_lines(dst, src + 4, Q4_LINES, r, 0);
-        break;
-    case DTYPE_Q8_0: /* s8 + 128 as u8 is the sign bit flipped */
-        memcpy(dst + Q8_LINES * LINE + 2 * r, src, 2);
-        pack_lines(dst, src + 2, Q8_LINES, r, 0x80);
-        break;
-    case DTYPE_F16:
-    case DTYPE_BF16:
-        pack_elements(dst, src, 2, r);
-        break;
-    case DTYPE_F32:
-        pack_elements(dst, src, 4, r);
-        break;
+    uint8_t *block = dst + packed_head_bytes(l.scales);
+    struct raw_block raw = {.m = 0};
+
+    if (l.scales == SCALES_NONE) {
+        pack_elements(dst, src, l.gguf_bytes / KERN_BLOCK, r);
+        return;
+    }
+    for (uint32_t part = 0; part < l.gguf_k / KERN_BLOCK; part++) {
+        gguf_block_read(&raw, type, src, part);
+        write_codes(block, l, raw.code, r);
+        write_scales(dst, block + packed_code_bytes(l), l.scales, &raw, r);
+        block += packed_block_bytes(l);
     }
 }
 
 void pack_group(uint8_t *dst, enum dtype type, const uint8_t *src, uint32_t n_rows, uint32_t n_cols,
                 uint32_t row0)
 {
-    uint32_t n_blocks = n_cols / KERN_BLOCK;
-    size_t row_bytes = n_blocks * block_bytes(type);
+    struct packed_layout l = packed_layout(type);
     uint32_t n = n_rows - row0 < KERN_ROWS ? n_rows - row0 : KERN_ROWS;
+    size_t row_bytes = gguf_row_bytes(type, n_cols);
 
     if (n < KERN_ROWS)
         memset(dst, 0, pack_group_bytes(type, n_cols));
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        uint8_t *block = dst + b * packed_block_bytes(type);
-
+    for (uint32_t b = 0; b < n_cols / l.gguf_k; b++)
         for (uint32_t r = 0; r < n; r++)
-            pack_block(block, type, src + (row0 + r) * row_bytes + b * block_bytes(type), r);
+            pack_block(dst + b * packed_bytes(l), type, l,
+                       src + (row0 + r) * row_bytes + (size_t)b * l.gguf_bytes, r);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* write_plane() in reverse: adds the codes' bits from `at` on. */
+static void read_plane(uint8_t code[KERN_BLOCK], const uint8_t *plane, uint32_t bits, uint32_t at,
+                       uint32_t r)
+{
+    for (uint32_t k = 0; k < KERN_BLOCK; k++) {
+        uint32_t byte = plane[k / 4 % bits * PACKED_LINE + 4 * r + k % 4];
+
+        code[k] |= (uint8_t)((byte >> bits * (k / 4 / bits) & ((1u << bits) - 1)) << at);
     }
 }
 
-/* Weights of a Q4 block: byte i holds weight i in its low and 16 + i in its high nibble. */
-static void dequantize_q4(float *dst, const uint8_t *quants, float d, float m, int zero)
+static uint16_t load_u16(const uint8_t *p)
 {
-    for (uint32_t i = 0; i < 16; i++) {
-        dst[i] = d * (float)((quants[i] & 15) - zero) + m;
-        dst[16 + i] = d * (float)((quants[i] >> 4) - zero) + m;
+    uint16_t value;
+
+    memcpy(&value, p, sizeof value);
+    return value;
+}
+
+/* write_scales() in reverse. */
+static void read_scales(struct raw_block *ret, const uint8_t *head, const uint8_t *scales,
+                        enum packed_scales kind, uint32_t r)
+{
+    switch (kind) {
+    case SCALES_F16:
+    case SCALES_F16_MIN:
+        head = scales;
+        break;
+    case SCALES_E8M0:
+        ret->d = scales[r];
+        return;
+    case SCALES_INT:
+    case SCALES_INT_MIN:
+        ret->scale[0] = (int8_t)scales[r];
+        ret->min[0] = kind == SCALES_INT_MIN ? scales[KERN_ROWS + r] : 0;
+        break;
+    case SCALES_HALF:
+    case SCALES_HALF_MIN:
+        for (uint32_t half = 0; half < 2; half++) {
+            uint8_t byte = scales[half * KERN_ROWS + r];
+
+            ret->scale[half] = (int8_t)(kind == SCALES_HALF ? byte : byte & 15);
+            ret->min[half] = kind == SCALES_HALF ? 0 : byte >> 4;
+        }
+        break;
+    case SCALES_NONE:
+        return;
+    }
+    ret->d = load_u16(head + 2 * r);
+    ret->m = packed_has_min(kind) ? load_u16(head + 2 * KERN_ROWS + 2 * r) : 0;
+}
+
+static void plain_of_raw(struct plain_block *ret, struct packed_layout l,
+                         const struct raw_block *raw)
+{
+    for (uint32_t k = 0; k < KERN_BLOCK; k++)
+        ret->code[k] = l.table ? l.table[raw->code[k]] : raw->code[k];
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t i = packed_has_halves(l.scales) ? half : 0;
+
+        ret->m[half] = -0.0f;
+        if (l.scales == SCALES_E8M0) {
+            ret->d[half] = half_of_e8m0(raw->d);
+            continue;
+        }
+        ret->d[half] = f16_to_f32(raw->d);
+        if (l.scales == SCALES_F16_MIN)
+            ret->m[half] = f16_to_f32(raw->m);
+        if (packed_head_bytes(l.scales) == 0)
+            continue;
+        ret->d[half] *= (float)raw->scale[i]; /* exact: 11 and 8 bits */
+        if (packed_has_min(l.scales))
+            ret->m[half] = -(f16_to_f32(raw->m) * (float)raw->min[i]);
     }
 }
 
-static void dequantize_block(float *dst, enum dtype type, const uint8_t *src)
+void packed_block_read(struct plain_block *ret, enum dtype type, const uint8_t *group, uint32_t b,
+                       uint32_t r)
 {
-    switch (type) {
-    case DTYPE_Q4_0:
-        dequantize_q4(dst, src + 2, f16_to_f32(load_u16(src)), 0, 8);
-        break;
-    case DTYPE_Q4_1:
-        dequantize_q4(dst, src + 4, f16_to_f32(load_u16(src)), f16_to_f32(load_u16(src + 2)), 0);
-        break;
-    case DTYPE_Q8_0:
-        for (uint32_t i = 0; i < KERN_BLOCK; i++)
-            dst[i] = f16_to_f32(load_u16(src)) * (float)(int8_t)src[2 + i];
-        break;
-    case DTYPE_F16:
-        for (uint32_t i = 0; i < KERN_BLOCK; i++)
-            dst[i] = f16_to_f32(load_u16(src + 2 * i));
-        break;
-    case DTYPE_BF16:
-        for (uint32_t i = 0; i < KERN_BLOCK; i++)
-            dst[i] = bf16_to_f32(load_u16(src + 2 * i));
-        break;
-    case DTYPE_F32:
-        memcpy(dst, src, KERN_BLOCK * sizeof *dst);
-        break;
-    }
+    struct packed_layout l = packed_layout(type);
+    uint32_t parts = l.gguf_k / KERN_BLOCK;
+    const uint8_t *head = group + b / parts * packed_bytes(l);
+    const uint8_t *block = head + packed_head_bytes(l.scales) + b % parts * packed_block_bytes(l);
+    struct raw_block raw = {.m = 0};
+
+    read_plane(raw.code, block, l.low, 0, r);
+    if (l.high)
+        read_plane(raw.code, block + l.low * PACKED_LINE, l.high, l.low, r);
+    read_scales(&raw, head, block + packed_code_bytes(l), l.scales, r);
+    plain_of_raw(ret, l, &raw);
+}
+
+static void dequantize(float *dst, const struct plain_block *block, int zero)
+{
+    for (uint32_t k = 0; k < KERN_BLOCK; k++)
+        dst[k] =
+            block->d[k / PACKED_PART] * (float)(block->code[k] - zero) + block->m[k / PACKED_PART];
+}
+
+/* Element i of a float type. */
+static float element(const uint8_t *src, enum dtype type, size_t i)
+{
+    float f;
+
+    if (type == DTYPE_F16)
+        return f16_to_f32(load_u16(src + 2 * i));
+    if (type == DTYPE_BF16) /* the upper half of a float */
+        return f32_of_bits((uint32_t)load_u16(src + 2 * i) << 16);
+    memcpy(&f, src + 4 * i, sizeof f);
+    return f;
 }
 
 void dequantize_row(float *dst, enum dtype type, const uint8_t *src, uint32_t n_cols)
 {
-    for (uint32_t b = 0; b < n_cols / KERN_BLOCK; b++)
-        dequantize_block(dst + b * KERN_BLOCK, type, src + b * block_bytes(type));
-}
+    struct packed_layout l = packed_layout(type);
+    struct raw_block raw = {.m = 0};
+    struct plain_block plain;
 
-/* Takes block `packed` of row r back into GGUF's form: pack_block() in reverse. */
-static void unpack_block(uint8_t *dst, enum dtype type, const uint8_t *packed, uint32_t r)
-{
-    uint32_t n_lines = type == DTYPE_Q8_0 ? Q8_LINES : Q4_LINES;
-    uint8_t flip = type == DTYPE_Q8_0 ? 0x80 : 0;
-    size_t element_bytes = type == DTYPE_F32 ? 4 : 2;
-
-    if (type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F32) {
-        for (uint32_t k = 0; k < KERN_BLOCK; k++)
-            memcpy(dst + k * element_bytes, packed + (KERN_ROWS * k + r) * element_bytes,
-                   element_bytes);
-        return;
+    for (uint32_t i = 0; i < n_cols && l.scales == SCALES_NONE; i++)
+        dst[i] = element(src, type, i);
+    for (uint32_t k = 0; k < n_cols && l.scales != SCALES_NONE; k += KERN_BLOCK) {
+        gguf_block_read(&raw, type, src + (size_t)(k / l.gguf_k) * l.gguf_bytes,
+                        k % l.gguf_k / KERN_BLOCK);
+        plain_of_raw(&plain, l, &raw);
+        dequantize(dst + k, &plain, l.zero);
     }
-    memcpy(dst, packed + n_lines * LINE + 2 * r, 2);
-    dst += 2;
-    if (type == DTYPE_Q4_1) {
-        memcpy(dst, packed + n_lines * LINE + 2 * KERN_ROWS + 2 * r, 2);
-        dst += 2;
-    }
-    for (uint32_t i = 0; i < 4 * n_lines; i++)
-        dst[i] = packed[i / 4 * LINE + 4 * r + i % 4] ^ flip;
 }
 
 void packed_row(float *dst, const struct packed_matrix *w, uint32_t row)
 {
     const uint8_t *group = w->data + row / KERN_ROWS * pack_group_bytes(w->type, w->n_cols);
-    uint8_t block[KERN_BLOCK * 4];
+    struct packed_layout l = packed_layout(w->type);
+    struct plain_block plain;
 
-    for (uint32_t b = 0; b < w->n_cols / KERN_BLOCK; b++) {
-        unpack_block(block, w->type, group + b * packed_block_bytes(w->type), row % KERN_ROWS);
-        dequantize_block(dst + b * KERN_BLOCK, w->type, block);
+    for (uint32_t i = 0; i < w->n_cols && l.scales == SCALES_NONE; i++)
+        dst[i] = element(group, w->type, (size_t)i * KERN_ROWS + row % KERN_ROWS);
+    for (uint32_t k = 0; k < w->n_cols && l.scales != SCALES_NONE; k += KERN_BLOCK) {
+        packed_block_read(&plain, w->type, group, k / KERN_BLOCK, row % KERN_ROWS);
+        dequantize(dst + k, &plain, l.zero);
     }
 }

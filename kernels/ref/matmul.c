@@ -6,93 +6,83 @@
  * with each activation row. y itself holds the running sums, so each output takes its blocks in
  * order.
  */
+#include "kernels/packed.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LINE 64
-
 struct int_block {
-    int16_t w[KERN_BLOCK][KERN_ROWS]; /* as stored: 0 .. 15, or weight + 128 */
-    float d[KERN_ROWS], m[KERN_ROWS];
-    int32_t zero; /* what to take off w to get the weight, in units of d */
+    int16_t w[KERN_BLOCK][KERN_ROWS]; /* in units of d */
+    float d[2][KERN_ROWS], m[2][KERN_ROWS];
 };
 
-static void read_halves(float dst[KERN_ROWS], const uint8_t *src)
+static void read_block(struct int_block *block, enum dtype type, const uint8_t *group, uint32_t b)
 {
-    uint16_t half[KERN_ROWS];
+    const int zero = packed_layout(type).zero;
+    struct plain_block row;
 
-    memcpy(half, src, sizeof half);
-    for (uint32_t r = 0; r < KERN_ROWS; r++)
-        dst[r] = f16_to_f32(half[r]);
-}
-
-static void read_q4(struct int_block *block, const uint8_t *lines)
-{
-    for (uint32_t k = 0; k < 16; k++) {
-        for (uint32_t r = 0; r < KERN_ROWS; r++) {
-            uint8_t byte = lines[k / 4 * LINE + 4 * r + k % 4];
-
-            block->w[k][r] = byte & 15;
-            block->w[16 + k][r] = byte >> 4;
+    for (uint32_t r = 0; r < KERN_ROWS; r++) {
+        packed_block_read(&row, type, group, b, r);
+        for (uint32_t k = 0; k < KERN_BLOCK; k++)
+            block->w[k][r] = (int16_t)(row.code[k] - zero);
+        for (uint32_t half = 0; half < 2; half++) {
+            block->d[half][r] = row.d[half];
+            block->m[half][r] = row.m[half];
         }
     }
-    read_halves(block->d, lines + 4 * LINE);
 }
 
-static void read_q8(struct int_block *block, const uint8_t *lines)
+/* y[row] += k0 .. k1 - 1 of a block . activations; d, m and sum are of these k. */
+static void add_part(float *y, uint32_t n_rows, const struct int_block *block, const int8_t *q,
+                     uint32_t k0, uint32_t k1, const float *d, const float *m, float d_x,
+                     const float *sum)
 {
-    for (uint32_t k = 0; k < KERN_BLOCK; k++)
+    int32_t isum[KERN_ROWS] = {0};
+
+    for (uint32_t k = k0; k < k1; k++)
         for (uint32_t r = 0; r < KERN_ROWS; r++)
-            block->w[k][r] = lines[k / 4 * LINE + 4 * r + k % 4];
-    read_halves(block->d, lines + 8 * LINE);
-}
-
-static void read_block(struct int_block *block, enum dtype type, const uint8_t *src)
-{
-    if (type == DTYPE_Q8_0)
-        read_q8(block, src);
-    else
-        read_q4(block, src);
-    if (type == DTYPE_Q4_1)
-        read_halves(block->m, src + 4 * LINE + 2 * KERN_ROWS);
-    block->zero = type == DTYPE_Q8_0 ? 128 : type == DTYPE_Q4_0 ? 8 : 0;
+            isum[r] += block->w[k][r] * q[k];
+    for (uint32_t r = 0; r < n_rows; r++) {
+        y[r] = fmaf((float)isum[r], d[r] * d_x, y[r]);
+        if (sum)
+            y[r] = fmaf(m[r], *sum, y[r]);
+    }
 }
 
 /* y[row] += block . activations, for n_rows rows; x_block is the activations' block of 32. */
-static void add_int_block(float *y, uint32_t n_rows, const struct int_block *block, enum dtype type,
-                          const struct quant_rows *x, size_t x_block)
+static void add_int_block(float *y, uint32_t n_rows, const struct int_block *block,
+                          enum packed_scales scales, const struct quant_rows *x, size_t x_block)
 {
     const int8_t *q = x->q + x_block * KERN_BLOCK;
-    int32_t isum[KERN_ROWS];
+    const struct half_sums *isum = &x->isum[x_block];
+    float d = x->d[x_block], sum[2] = {x->sum[x_block], 0};
 
-    for (uint32_t r = 0; r < KERN_ROWS; r++)
-        isum[r] = -block->zero * x->isum[x_block];
-    for (uint32_t k = 0; k < KERN_BLOCK; k++)
-        for (uint32_t r = 0; r < KERN_ROWS; r++)
-            isum[r] += block->w[k][r] * q[k];
-
-    for (uint32_t r = 0; r < n_rows; r++) {
-        y[r] = fmaf((float)isum[r], block->d[r] * x->d[x_block], y[r]);
-        if (type == DTYPE_Q4_1)
-            y[r] = fmaf(block->m[r], x->sum[x_block], y[r]);
+    if (!packed_has_halves(scales)) {
+        add_part(y, n_rows, block, q, 0, KERN_BLOCK, block->d[0], block->m[0], d,
+                 packed_has_min(scales) ? sum : NULL);
+        return;
     }
+    sum[0] = d * (float)isum->low;
+    sum[1] = d * (float)isum->high;
+    for (uint32_t half = 0; half < 2; half++)
+        add_part(y, n_rows, block, q, half * PACKED_PART, (half + 1) * PACKED_PART, block->d[half],
+                 block->m[half], d, packed_has_min(scales) ? &sum[half] : NULL);
 }
 
 static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtype type,
                       uint32_t n_rows, const struct quant_rows *x, uint32_t n)
 {
-    size_t block_bytes = pack_group_bytes(type, KERN_BLOCK);
     uint32_t n_blocks = x->n_cols / KERN_BLOCK;
     struct int_block block;
 
     for (uint32_t i = 0; i < n; i++)
         memset(y + i * y_stride, 0, n_rows * sizeof *y);
     for (uint32_t b = 0; b < n_blocks; b++) {
-        read_block(&block, type, group + b * block_bytes);
+        read_block(&block, type, group, b);
         for (uint32_t i = 0; i < n; i++)
-            add_int_block(y + i * y_stride, n_rows, &block, type, x, (size_t)i * n_blocks + b);
+            add_int_block(y + i * y_stride, n_rows, &block, packed_layout(type).scales, x,
+                          (size_t)i * n_blocks + b);
     }
 }
 
@@ -136,7 +126,7 @@ void ref_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32
         uint32_t row0 = g * KERN_ROWS;
         uint32_t n_rows = w->n_rows - row0 < KERN_ROWS ? w->n_rows - row0 : KERN_ROWS;
 
-        if (w->type == DTYPE_Q4_0 || w->type == DTYPE_Q4_1 || w->type == DTYPE_Q8_0) {
+        if (!dtype_is_float(w->type)) {
             int_group(y + row0, y_stride, group, w->type, n_rows, q, n);
             continue;
         }

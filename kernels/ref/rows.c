@@ -62,13 +62,13 @@ static void ref_exp_f32(float *y, const float *x, uint32_t n)
 }
 
 /* One block of 32: returns d, sets *ret_isum. */
-static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isum)
 {
     float max = 0, scale;
-    int32_t isum = 0;
+    int32_t isum[2] = {0, 0};
 
     memset(q, 0, KERN_BLOCK);
-    *ret_isum = 0;
+    *ret_isum = (struct half_sums){0, 0};
     for (uint32_t i = 0; i < KERN_BLOCK; i++) {
         if (!isfinite(x[i]))
             return NAN;
@@ -79,9 +79,9 @@ static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
     scale = 127 / max;
     for (uint32_t i = 0; i < KERN_BLOCK; i++) {
         q[i] = (int8_t)lrintf(x[i] * scale);
-        isum += q[i];
+        isum[i / (KERN_BLOCK / 2)] += q[i];
     }
-    *ret_isum = isum;
+    *ret_isum = (struct half_sums){(int16_t)isum[0], (int16_t)isum[1]};
     return max / 127;
 }
 
@@ -93,7 +93,7 @@ static void ref_quantize(struct quant_rows *out, uint32_t r, const float *x, uin
         size_t i = block0 + b;
 
         out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
-        out->sum[i] = out->d[i] * (float)out->isum[i];
+        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
     }
 }
 

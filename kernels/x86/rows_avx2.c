@@ -2,6 +2,7 @@
 /*
  * rows_avx2.c - kernels over one row of values, and the table of the AVX2 variant.
  */
+#include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx2.h"
 
@@ -30,8 +31,16 @@ static int32_t max_epi32(__m256i v)
     return _mm_cvtsi128_si32(_mm_max_epi32(v2, _mm_shuffle_epi32(v2, 0xb1)));
 }
 
+static int32_t sum_epi32(__m256i v)
+{
+    __m128i v4 = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    __m128i v2 = _mm_add_epi32(v4, _mm_shuffle_epi32(v4, 0x4e));
+
+    return _mm_cvtsi128_si32(_mm_add_epi32(v2, _mm_shuffle_epi32(v2, 0xb1)));
+}
+
 /* One block of 32: returns d, sets *ret_isum. */
-static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isum)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -45,7 +54,7 @@ static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
             max_lanes, _mm256_and_si256(_mm256_loadu_si256((const void *)(x + 8 * i)), magnitude));
     max_bits = max_epi32(max_lanes);
     max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max_bits)));
-    *ret_isum = 0;
+    *ret_isum = (struct half_sums){0, 0};
     if (max_bits >= 0x7f800000 || max < KERN_QUANT_MIN) {
         memset(q, 0, KERN_BLOCK);
         return max_bits >= 0x7f800000 ? NAN : 0;
@@ -56,8 +65,8 @@ static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
     /* Packing works in each half: the result's groups of four are 0 2 4 6 | 1 3 5 7. */
     bytes = _mm256_packs_epi16(_mm256_packs_epi32(q4[0], q4[1]), _mm256_packs_epi32(q4[2], q4[3]));
     _mm256_storeu_si256((void *)q, _mm256_permutevar8x32_epi32(bytes, order));
-    for (uint32_t i = 0; i < KERN_BLOCK; i++)
-        *ret_isum += q[i];
+    *ret_isum = split_sums(sum_epi32(_mm256_add_epi32(
+        _mm256_add_epi32(q4[0], q4[1]), _mm256_slli_epi32(_mm256_add_epi32(q4[2], q4[3]), 16))));
     return max / 127;
 }
 
@@ -69,7 +78,7 @@ static void avx2_quantize(struct quant_rows *out, uint32_t r, const float *x, ui
         size_t i = block0 + b;
 
         out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
-        out->sum[i] = out->d[i] * (float)out->isum[i];
+        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
     }
 }
 

@@ -2,6 +2,7 @@
 /*
  * rows_avx512.c - kernels over one row of values, and the table of the AVX-512 variant.
  */
+#include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx512.h"
 
@@ -21,7 +22,7 @@ static void avx512_exp_f32(float *y, const float *x, uint32_t n)
 }
 
 /* One block of 32: returns d, sets *ret_isum. */
-static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
+static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isum)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
@@ -42,7 +43,8 @@ static float quantize_block(int8_t *q, const float *x, int32_t *ret_isum)
         q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, scale));
         d = max / 127;
     }
-    *ret_isum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+    *ret_isum =
+        split_sums(_mm512_reduce_add_epi32(_mm512_add_epi32(q0, _mm512_slli_epi32(q1, 16))));
     _mm_storeu_si128((void *)q, _mm512_cvtepi32_epi8(q0));
     _mm_storeu_si128((void *)(q + 16), _mm512_cvtepi32_epi8(q1));
     return d;
@@ -56,7 +58,7 @@ static void avx512_quantize(struct quant_rows *out, uint32_t r, const float *x, 
         size_t i = block0 + b;
 
         out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
-        out->sum[i] = out->d[i] * (float)out->isum[i];
+        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
     }
 }
 

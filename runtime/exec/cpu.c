@@ -101,7 +101,7 @@ static void note_type(struct cpu_state *cpu, const struct packed_matrix *m)
 {
     if (m->n_rows == 0)
         return; /* Q, K and V are either one matrix or three */
-    if (m->type == DTYPE_Q4_0 || m->type == DTYPE_Q4_1 || m->type == DTYPE_Q8_0)
+    if (!dtype_is_float(m->type))
         cpu->quantised = 1;
 }
 

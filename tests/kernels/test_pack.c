@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packing, half precision and the choice of a variant. Expected values: IEEE 754-2019 section 3 for
- * binary16, and the GGUF block formats as dtype.h states them.
+ * binary16, the GGUF block formats as dtype.h states them, and tests/data/blocks.json (gguf-py).
  */
 #include "tests/kernels/kern_test.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+static const char *source_root;
 
 /* binary16 by its definition. */
 static double half_value(uint32_t h)
@@ -114,18 +118,27 @@ START_TEST(float_rows_are_read_as_they_are)
 }
 END_TEST
 
-static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_Q4_0,
-                                   DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_BF16};
+/* The contract's table, cpu_kernels.h. */
+static const struct {
+    enum dtype type;
+    uint32_t head, block; /* bytes of 16 rows */
+} types[] = {
+    {DTYPE_F32, 0, 2048},   {DTYPE_F16, 0, 1024},  {DTYPE_BF16, 0, 1024},   {DTYPE_Q4_0, 0, 288},
+    {DTYPE_Q4_1, 0, 320},   {DTYPE_Q5_0, 0, 352},  {DTYPE_Q5_1, 0, 384},    {DTYPE_Q8_0, 0, 544},
+    {DTYPE_IQ4_NL, 0, 288}, {DTYPE_MXFP4, 0, 272}, {DTYPE_IQ4_XS, 32, 272}, {DTYPE_Q4_K, 64, 288},
+    {DTYPE_Q5_K, 64, 352},  {DTYPE_Q6_K, 32, 416}, {DTYPE_Q3_K, 32, 224},   {DTYPE_Q2_K, 64, 160},
+};
+#define N_TYPES ((int)(sizeof types / sizeof types[0]))
 
 START_TEST(a_packed_row_has_the_weights_of_its_source)
 {
-    enum dtype type = types[_i];
-    uint32_t n_rows = 37, n_cols = 96, n_groups = 3;
-    size_t group_bytes = pack_group_bytes(type, n_cols), row_bytes = group_bytes / KERN_ROWS;
+    enum dtype type = types[_i].type;
+    uint32_t n_rows = 37, n_cols = 512, n_groups = 3;
+    size_t group_bytes = pack_group_bytes(type, n_cols), row_bytes = gguf_row_bytes(type, n_cols);
     uint8_t *src = guard_alloc(n_rows * row_bytes, 1),
             *data = guard_alloc(n_groups * group_bytes, 32);
     struct packed_matrix w = {type, n_rows, n_cols, data};
-    float expected[96], actual[96];
+    float expected[512], actual[512];
     uint64_t state = 1;
 
     for (size_t i = 0; i < n_rows * row_bytes; i++)
@@ -142,15 +155,109 @@ START_TEST(a_packed_row_has_the_weights_of_its_source)
 }
 END_TEST
 
+static void from_hex(uint8_t *dst, size_t n, const char *hex)
+{
+    ck_assert_uint_eq(strlen(hex), 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        unsigned byte;
+
+        ck_assert_int_eq(sscanf(hex + 2 * i, "%2x", &byte), 1);
+        dst[i] = (uint8_t)byte;
+    }
+}
+
+/* Bit for bit, but that two NaN are equal: both round each product and sum in the same order. */
+START_TEST(blocks_of_every_integer_type_have_the_weights_that_gguf_py_reads)
+{
+    enum { N = 512 };
+    char path[2048];
+    json_error_t error;
+    json_t *root, *cases, *item;
+    size_t i;
+
+    snprintf(path, sizeof path, "%s/tests/data/blocks.json", source_root);
+    root = json_load_file(path, 0, &error);
+    ck_assert_msg(root != NULL, "%s: %s", path, error.text);
+    cases = json_object_get(root, "cases");
+    ck_assert_uint_eq(json_array_size(cases), 13);
+    json_array_foreach(cases, i, item)
+    {
+        enum dtype type = (enum dtype)json_integer_value(json_object_get(item, "type"));
+        size_t n = gguf_row_bytes(type, N);
+        uint8_t *src = guard_alloc(n, 1);
+        float expected[N], actual[N];
+
+        ck_assert_uint_gt(n, 0);
+        from_hex(src, n, json_string_value(json_object_get(item, "bytes")));
+        from_hex((uint8_t *)expected, sizeof expected,
+                 json_string_value(json_object_get(item, "weights")));
+        dequantize_row(actual, type, src, N);
+        ck_assert_same_floats(actual, expected, N);
+        guard_free(src, n);
+    }
+    json_decref(root);
+}
+END_TEST
+
 START_TEST(packed_groups_have_the_sizes_of_the_contract)
 {
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_Q4_0, 64), 2 * 288);
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_Q4_1, 64), 2 * 320);
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_Q8_0, 64), 2 * 544);
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_F16, 64), 2 * 1024);
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_BF16, 64), 2 * 1024);
-    ck_assert_uint_eq(pack_group_bytes(DTYPE_F32, 64), 2 * 2048);
-    ck_assert_uint_eq(pack_group_bytes((enum dtype)12, 64), 0); /* 12: Q4_K */
+    for (int i = 0; i < N_TYPES; i++)
+        ck_assert_uint_eq(pack_group_bytes(types[i].type, 512),
+                          2 * types[i].head + 16 * types[i].block);
+    ck_assert_uint_eq(pack_group_bytes(DTYPE_Q5_0, 96), 3 * 352);
+    ck_assert_uint_eq(pack_group_bytes((enum dtype)9, 512), 0); /* 9: Q8_1, not for weights */
+    ck_assert_uint_eq(pack_group_bytes((enum dtype)UINT32_MAX, 512), 0);
+    ck_assert_uint_eq(gguf_row_bytes((enum dtype)9, 512), 0);
+}
+END_TEST
+
+/* One more in one weight's code changes the byte of the contract by the plane's unit, and nothing
+ * else: "byte 4r + k % 4 of line j % bits has the bits of weight (k, row r) from bit
+ * bits * (j / bits) on". Blocks of 32, whose nibbles are where dtype.h says. */
+START_TEST(a_code_lies_in_the_lines_that_the_contract_says)
+{
+    enum { ROW = 11, QS = 6 };
+    uint8_t src[16 * 22] = {0}, packed[352], expected[352];
+
+    for (uint32_t k = 0; k < 32; k++) {
+        uint8_t *block = src + ROW * 22;
+        uint32_t j = k / 4;
+
+        memset(block, 0, 22);
+        memset(expected, 0, sizeof expected);
+        block[QS + k % 16] = k < 16 ? 0x0d : 0xd0; /* the lower 4 bits: 13 */
+        block[2 + k / 8] = (uint8_t)(1 << k % 8);  /* the upper one */
+        expected[j % 4 * 64 + 4 * ROW + k % 4] = (uint8_t)(13 << 4 * (j / 4));
+        expected[256 + 4 * ROW + k % 4] = (uint8_t)(1 << j);
+        pack_group(packed, DTYPE_Q5_0, src, 16, 32, 0);
+        ck_assert_mem_eq(packed, expected, sizeof packed);
+    }
+}
+END_TEST
+
+/* By hand: Q6_K with d = 1 in row 5, all codes 0 but weight 100, which is in part 3: k 4 there. Its
+ * ql is the upper nibble of byte 32 + 4, its qh bits 6 and 7 of byte 4; the scales of its 32 are
+ * bytes 6 and 7 of 16. */
+START_TEST(a_block_of_256_lies_where_the_contract_says)
+{
+    uint8_t src[16 * 210] = {0}, packed[32 + 8 * 416], *row = src + 5 * 210;
+    const uint8_t *block = packed + 32 + 3 * 416;
+    float w[256];
+    struct packed_matrix m = {DTYPE_Q6_K, 16, 256, packed};
+
+    row[36] = 0xa0;
+    row[128 + 4] = 0xc0;
+    row[192 + 6] = 0xfe; /* -2 */
+    row[192 + 7] = 3;
+    row[209] = 0x3c;
+    pack_group(packed, DTYPE_Q6_K, src, 16, 256, 0);
+    ck_assert(packed[2 * 5] == 0 && packed[2 * 5 + 1] == 0x3c);
+    ck_assert_uint_eq(block[64 * 1 + 4 * 5 + 0], 0x0a);    /* j = 1: line 1, low */
+    ck_assert_uint_eq(block[256 + 64 * 1 + 4 * 5 + 0], 3); /* line 1 % 2, bits 0 and 1 */
+    ck_assert_uint_eq(block[384 + 5], 0xfe);
+    ck_assert_uint_eq(block[400 + 5], 3);
+    packed_row(w, &m, 5);
+    ck_assert(w[100] == -2 * (0x3a - 32) && w[99] == -2 * -32 && w[112] == 3 * -32 && w[95] == 0);
 }
 END_TEST
 
@@ -224,6 +331,9 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("pack");
     TCase *tc = tcase_create("pack");
 
+    if (argc != 3)
+        return 2;
+    source_root = argv[2];
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, every_half_has_the_value_of_its_bits);
     tcase_add_test(tc, every_half_survives_the_way_through_a_float);
@@ -231,9 +341,12 @@ int main(int argc, char **argv)
     tcase_add_test(tc, floats_from_65520_on_become_infinite_halves);
     tcase_add_test(tc, a_row_by_hand_has_the_weights_of_the_format);
     tcase_add_test(tc, float_rows_are_read_as_they_are);
-    tcase_add_loop_test(tc, a_packed_row_has_the_weights_of_its_source, 0, 6);
+    tcase_add_loop_test(tc, a_packed_row_has_the_weights_of_its_source, 0, N_TYPES);
+    tcase_add_test(tc, blocks_of_every_integer_type_have_the_weights_that_gguf_py_reads);
     tcase_add_test(tc, packed_groups_have_the_sizes_of_the_contract);
     tcase_add_test(tc, packed_bytes_lie_where_the_contract_says);
+    tcase_add_test(tc, a_code_lies_in_the_lines_that_the_contract_says);
+    tcase_add_test(tc, a_block_of_256_lies_where_the_contract_says);
     tcase_add_test(tc, a_variant_is_parsed_by_its_name_only);
     tcase_add_test(tc, a_variant_is_given_or_says_what_is_missing);
     tcase_add_test(tc, auto_is_the_best_variant_that_runs_here);

@@ -117,7 +117,7 @@ END_TEST
 struct quantised {
     int8_t q[3][LENGTH_MAX];
     float d[3][LENGTH_MAX / 32], sum[3][LENGTH_MAX / 32];
-    int32_t isum[3][LENGTH_MAX / 32];
+    struct half_sums isum[3][LENGTH_MAX / 32];
 };
 
 static void quantise(const struct cpu_kernels *table, struct quantised *out, uint32_t r,
@@ -167,17 +167,18 @@ START_TEST(quantised_values_are_within_half_a_step)
     quantise(kern, &out, 0, x, LENGTH_MAX);
     for (uint32_t b = 0; b < LENGTH_MAX / 32; b++) {
         double d = (double)out.d[0][b], max = 0;
-        int isum = 0;
+        int isum[2] = {0, 0};
 
         for (uint32_t i = 32 * b; i < 32 * b + 32; i++) {
             max = fmax(max, fabs((double)x[i]));
-            isum += out.q[0][i];
+            isum[i % 32 / 16] += out.q[0][i];
             ck_assert(fabs(d * out.q[0][i] - (double)x[i]) <= d * 0.5001);
             ck_assert_int_ge(out.q[0][i], -127);
         }
         ck_assert(fabs(d * 127 / max - 1) < 0x1p-23);
-        ck_assert_int_eq(out.isum[0][b], isum);
-        ck_assert(out.sum[0][b] == out.d[0][b] * (float)isum);
+        ck_assert_int_eq(out.isum[0][b].low, isum[0]);
+        ck_assert_int_eq(out.isum[0][b].high, isum[1]);
+        ck_assert(out.sum[0][b] == out.d[0][b] * (float)(isum[0] + isum[1]));
     }
     guard_free(x, LENGTH_MAX * 4);
 }
@@ -208,7 +209,7 @@ START_TEST(quantize_marks_a_block_with_nan_or_infinity)
         quantise(kern, &out, 0, x, 64);
         ck_assert(out.d[0][0] > 0);
         ck_assert(isnan(out.d[0][1]) && isnan(out.sum[0][1]));
-        ck_assert_int_eq(out.isum[0][1], 0);
+        ck_assert(out.isum[0][1].low == 0 && out.isum[0][1].high == 0);
         for (uint32_t k = 32; k < 64; k++)
             ck_assert_int_eq(out.q[0][k], 0);
     }
@@ -222,8 +223,8 @@ START_TEST(quantize_of_zeros_is_zero)
 
     quantise(kern, &out, 0, x, 64);
     for (uint32_t b = 0; b < 2; b++)
-        ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b] == 0 &&
-                  out.q[0][b] == 0);
+        ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b].low == 0 &&
+                  out.isum[0][b].high == 0 && out.q[0][b] == 0);
 }
 END_TEST
 
