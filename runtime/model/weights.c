@@ -90,12 +90,6 @@ static int want(struct loader *l, const char *name, uint32_t cols, uint32_t rows
     return 0;
 }
 
-static int is_run(uint32_t type)
-{
-    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_Q8_0 ||
-           type == DTYPE_Q4_0 || type == DTYPE_Q4_1;
-}
-
 static int want_matrix(struct loader *l, const char *name, uint32_t cols, uint32_t rows,
                        const struct gguf_tensor **ret)
 {
@@ -103,11 +97,10 @@ static int want_matrix(struct loader *l, const char *name, uint32_t cols, uint32
 
     if (err < 0)
         return err;
-    if (!is_run((*ret)->type)) {
+    if (!pack_group_bytes((enum dtype)(*ret)->type, cols)) {
         diag_set(l->diag,
-                 "%s: tensor '%s' has type %s, which is not run; convert the model to Q4_0, Q4_1, "
-                 "Q8_0, F16, BF16 "
-                 "or F32",
+                 "%s: tensor '%s' has type %s, which is not run; convert the model to F32, F16, "
+                 "BF16, Q8_0, Q2_K to Q6_K, Q5_0, Q5_1, Q4_0, Q4_1, IQ4_NL, IQ4_XS or MXFP4",
                  gguf_path(l->g), name, gguf_type_name((*ret)->type));
         return -EINVAL;
     }

@@ -30,7 +30,13 @@ SCALAR = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BO
 
 # Element types by name: number in the file, weights of a block, bytes of a block.
 DTYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20),
-          "Q8_0": (8, 32, 34), "BF16": (30, 1, 2), "Q6_K": (14, 256, 210)}
+          "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84),
+          "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210),
+          "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136), "BF16": (30, 1, 2), "MXFP4": (39, 32, 17),
+          "Q8_K": (15, 256, 292)}
+NOT_RUN = ("Q8_K",)
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)    # twice the value
 
 CHATML = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
           "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
@@ -67,33 +73,122 @@ def bf16(value):
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16 & 0xffff
 
 
+def clamp(value, low, high):
+    return max(low, min(high, value))
+
+
+def near(table, value):
+    """The index of the nearest of 16 values, the first of equals."""
+    return min(range(16), key=lambda i: abs(table[i] - value))
+
+
+def nibbles(q):
+    """32 codes in 16 bytes: code i and code 16 + i share one."""
+    return bytes(q[i] & 15 | (q[i + 16] & 15) << 4 for i in range(16))
+
+
+def planes(q, bits, step):
+    """Codes in fields of `bits` bits: of each step * 8 / bits codes, those `step` apart share a byte."""
+    per_byte, out = 8 // bits, bytearray()
+    for at in range(0, len(q), step * per_byte):
+        out += bytes(sum((q[at + i + step * j] & (1 << bits) - 1) << bits * j for j in range(per_byte))
+                     for i in range(step))
+    return bytes(out)
+
+
+def scales_6(scales, mins):
+    """Q4_K, Q5_K: 8 scales and 8 minima of 6 bits in 12 bytes."""
+    out = [scales[i] | scales[i + 4] >> 4 << 6 for i in range(4)]
+    out += [mins[i] | mins[i + 4] >> 4 << 6 for i in range(4)]
+    return bytes(out + [scales[i + 4] & 15 | (mins[i + 4] & 15) << 4 for i in range(4)])
+
+
+def quantise_32(dtype, block):
+    """A block of 32: the bytes of a type with one scale a block."""
+    big, low = max(block, key=abs), min(block)
+    if dtype == "Q8_0":
+        d = abs(big) / 127
+        return struct.pack("<e32b", d, *[clamp(round(v / d), -127, 127) if d else 0 for v in block])
+    if dtype in ("Q4_0", "Q5_0"):
+        top = 15 if dtype == "Q4_0" else 31
+        zero = (top + 1) // 2
+        d = big / -zero
+        q = [clamp(int(v / d + (zero + 0.5)), 0, top) if d else zero for v in block]
+        return struct.pack("<e", d) + (planes([c >> 4 for c in q], 1, 1) if top == 31 else b"") + nibbles(q)
+    if dtype in ("Q4_1", "Q5_1"):
+        top = 15 if dtype == "Q4_1" else 31
+        d = (max(block) - low) / top
+        q = [clamp(int((v - low) / d + 0.5), 0, top) if d else 0 for v in block]
+        return struct.pack("<ee", d, low) + (planes([c >> 4 for c in q], 1, 1) if top == 31 else b"") + nibbles(q)
+    if dtype == "IQ4_NL":
+        d = abs(big) / 127
+        return struct.pack("<e", d) + nibbles([near(IQ4, v / d) if d else 8 for v in block])
+    if dtype == "MXFP4":
+        e = clamp(math.floor(math.log2(abs(big))) - 1 + 127, 2, 254) if big else 2
+        return bytes([e]) + nibbles([near(FP4, v / 2.0 ** (e - 128)) for v in block])
+    raise ValueError("cannot make weights of type " + dtype)
+
+
+def parts_of(block, size, top, has_min):
+    """Scale and minimum of each part of a block of 256, as real numbers."""
+    parts = [block[at:at + size] for at in range(0, 256, size)]
+    if has_min:
+        mins = [max(0.0, -min(p)) for p in parts]
+        return parts, [(max(p) + m) / top for p, m in zip(parts, mins)], mins
+    return parts, [max(map(abs, p)) / top for p in parts], [0.0] * len(parts)
+
+
+def quantise_256(dtype, block):
+    """A block of 256: integer scales of parts of 32 or 16, in units of one d (and dmin)."""
+    # Size of a part, top of the codes and of the scales, zero of the codes.
+    size, top, scale_top, zero = {"Q2_K": (16, 3, 15, 0), "Q3_K": (16, 3, 31, 4), "Q4_K": (32, 15, 63, 0),
+                                  "Q5_K": (32, 31, 63, 0), "Q6_K": (16, 31, 127, 32),
+                                  "IQ4_XS": (32, 127, 31, 0)}[dtype]
+    has_min = dtype in ("Q2_K", "Q4_K", "Q5_K")
+    parts, real, real_min = parts_of(block, size, top, has_min)
+    d, dmin = max(real) / scale_top, max(real_min) / scale_top
+    scales = [clamp(round(s / d), 0, scale_top) if d else 0 for s in real]
+    mins = [clamp(round(m / dmin), 0, scale_top) if dmin else 0 for m in real_min]
+    q = []
+    for part, scale, low in zip(parts, scales, mins):
+        unit = d * scale
+        if dtype == "IQ4_XS":
+            q += [near(IQ4, v / unit) if unit else 8 for v in part]
+        else:
+            bottom, high = (0, top) if has_min else (0, 2 * zero - 1)
+            q += [clamp(round((v + dmin * low) / unit) + zero, bottom, high) if unit else zero for v in part]
+    if dtype == "Q2_K":
+        head = bytes(s | m << 4 for s, m in zip(scales, mins))
+        return head + planes(q, 2, 32) + struct.pack("<ee", d, dmin)
+    if dtype == "Q3_K":
+        s = [v + 32 for v in scales]
+        six = [s[i] & 15 | (s[i + 8] & 15) << 4 for i in range(8)]
+        six += [sum((s[i + 4 * j] >> 4) << 2 * j for j in range(4)) for i in range(4)]
+        return planes([c >> 2 for c in q], 1, 32) + planes(q, 2, 32) + bytes(six) + struct.pack("<e", d)
+    if dtype == "Q4_K":
+        return struct.pack("<ee", d, dmin) + scales_6(scales, mins) + planes(q, 4, 32)
+    if dtype == "Q5_K":
+        return (struct.pack("<ee", d, dmin) + scales_6(scales, mins) + planes([c >> 4 for c in q], 1, 32)
+                + planes(q, 4, 32))
+    if dtype == "Q6_K":
+        return (planes(q, 4, 64) + planes([c >> 4 for c in q], 2, 32) + struct.pack("<16b", *scales)
+                + struct.pack("<e", d))
+    s = [v + 32 for v in scales]
+    return (struct.pack("<eH", d, sum((v >> 4) << 2 * i for i, v in enumerate(s))) + planes(s, 4, 1)
+            + b"".join(nibbles(q[at:at + 32]) for at in range(0, 256, 32)))
+
+
 def quantise(dtype, values):
-    """Row-major values -> the bytes of a tensor. Blocks of 32; element i and 16 + i share a byte in Q4."""
+    """Row-major values -> the bytes of a tensor, in whole blocks (kernels/dtype.h has the formats)."""
     if dtype == "F32":
         return struct.pack("<%df" % len(values), *values)
     if dtype == "F16":
         return struct.pack("<%de" % len(values), *values)
     if dtype == "BF16":
         return struct.pack("<%dH" % len(values), *[bf16(v) for v in values])
-    out = bytearray()
-    for at in range(0, len(values), 32):
-        block = values[at:at + 32]
-        if dtype == "Q8_0":
-            d = max(abs(v) for v in block) / 127
-            q = [max(-127, min(127, round(v / d))) if d else 0 for v in block]
-            out += struct.pack("<e32b", d, *q)
-        elif dtype == "Q4_0":
-            d = max(block, key=abs) / -8
-            q = [max(0, min(15, int(v / d + 8.5))) if d else 8 for v in block]
-            out += struct.pack("<e", d) + bytes(q[i] | q[i + 16] << 4 for i in range(16))
-        elif dtype == "Q4_1":
-            low = min(block)
-            d = (max(block) - low) / 15
-            q = [max(0, min(15, int((v - low) / d + 0.5))) if d else 0 for v in block]
-            out += struct.pack("<ee", d, low) + bytes(q[i] | q[i + 16] << 4 for i in range(16))
-        else:
-            raise ValueError("cannot make weights of type " + dtype)
-    return bytes(out)
+    size = DTYPES[dtype][1]
+    make = quantise_32 if size == 32 else quantise_256
+    return b"".join(make(dtype, values[at:at + size]) for at in range(0, len(values), size))
 
 
 class Arr:
@@ -403,12 +498,30 @@ def dimensions_2_31(f):
     f.sizes_lie[[t.name for t in f.tensors].index("blk.0.attn_q.weight")] = 2**31
 
 
-@broken(49, "Q6_K")
+@broken(49, "blk.0.attn_q.weight")
+def rows_not_whole_blocks_of_256(f):
+    f.tensor("blk.0.attn_q.weight").dtype_id = DTYPES["Q4_K"][0]
+
+
+@broken(49, "token_embd.weight")
+def rows_not_whole_blocks_of_32(f):
+    t = f.tensor("token_embd.weight")
+    t.dtype_id, t.shape = DTYPES["MXFP4"][0], [t.shape[0] - 16, t.shape[1]]
+
+
+@broken(47, "blk.0.ffn_up.weight")
+def rows_of_more_bits_than_there_are(f):
+    """The last tensor claims Q5_1 where the bytes of Q4_0 are."""
+    f.tensors.append(f.tensors.pop([t.name for t in f.tensors].index("blk.0.ffn_up.weight")))
+    f.tensors[-1].dtype_id = DTYPES["Q5_1"][0]
+
+
+@broken(49, "Q8_K")
 def type_not_run_here(f):
     """A type that GGUF knows and this engine does not run: 256 weights a block, so widths of 256."""
     g = make_file(layers=1, embd=256, heads=4, kv_heads=1, ffn=32, ctx=64, type="Q4_0")
     t = g.tensor("blk.0.ffn_up.weight")
-    t.dtype_id, t.data = DTYPES["Q6_K"][0], bytes(t.shape[1] * DTYPES["Q6_K"][2])
+    t.dtype_id, t.data = DTYPES["Q8_K"][0], bytes(t.shape[1] * DTYPES["Q8_K"][2])
     return g.bytes()
 
 
@@ -595,9 +708,14 @@ def make_broken(name, start=[]):
     return result if isinstance(result, bytes) else file.bytes()
 
 
-def make_bytes(**options):
-    """The bytes of a valid model; the options are those of make_file()."""
-    return make_file(**options).bytes()
+def make_bytes(all_types=False, **options):
+    """The bytes of a valid model; the options are those of make_file(). With all_types also a row of 256
+    of each type, which is no part of a model: something to damage."""
+    file = make_file(**options)
+    for name in DTYPES if all_types else ():
+        data = bytes(DTYPES[name][2]) if name in NOT_RUN else quantise(name, [i / 256 for i in range(-128, 128)])
+        file.tensors.append(Tensor("row." + name, name, [256], data))
+    return file.bytes()
 
 
 def main():
@@ -617,11 +735,12 @@ def main():
                                 ("vocab", 0, "fill up with unused tokens to this number")):
         shape_of.add_argument("--" + option, type=int, default=value, help="%s (%d)" % (text, value))
     weights = parser.add_argument_group("weights")
-    kinds = [k for k in DTYPES if k != "Q6_K"]
+    kinds = [k for k in DTYPES if k not in NOT_RUN]
     weights.add_argument("--type", choices=kinds, default="Q4_1", help="of the matrices (Q4_1)")
     weights.add_argument("--embd-type", choices=kinds, help="of token_embd (as --type)")
     weights.add_argument("--output-type", choices=kinds, help="of output (as --type)")
     weights.add_argument("--untied", action="store_true", help="with an output matrix of its own")
+    weights.add_argument("--all-types", action="store_true", help="and a row of 256 of each type, as tensors to damage")
     weights.add_argument("--seed", type=int, default=1, help="of the weights (1)")
     weights.add_argument("--poison", type=int, metavar="ID",
                          help="the embedding of this token is infinite (F32 or F16)")

@@ -16,6 +16,8 @@ import gguf_reference
 import make_gguf
 import make_tokens
 
+WIDE = {"layers": 1, "embd": 256, "heads": 4, "kv_heads": 2, "ffn": 256}     # for blocks of 256
+
 # Name and options; each holds one thing that a forward pass may get wrong.
 VARIANTS = [
     ("F32", {"type": "F32"}),
@@ -30,6 +32,12 @@ VARIANTS = [
     ("nine heads on three", {"type": "F32", "embd": 576, "heads": 9, "kv_heads": 3, "ffn": 64, "layers": 1}),
     ("heads of 32 without groups", {"type": "F32", "heads": 4, "kv_heads": 4}),
     ("GGUF v2, alignment 64", {"type": "F32", "gguf": 2, "alignment": 64, "layers": 1}),
+    ("Q5_0 and Q5_1", {"type": "Q5_0", "embd_type": "Q5_1"}),
+    ("IQ4_NL and MXFP4", {"type": "IQ4_NL", "embd_type": "MXFP4"}),
+    ("Q4_K and Q6_K", dict(WIDE, type="Q4_K", embd_type="Q6_K")),
+    ("Q6_K and Q8_0", dict(WIDE, type="Q6_K", embd_type="Q8_0")),
+    ("Q5_K and IQ4_XS", dict(WIDE, type="Q5_K", embd_type="IQ4_XS")),
+    ("Q3_K and Q2_K", dict(WIDE, type="Q3_K", embd_type="Q2_K")),
 ]
 N_IDS, N_GREEDY = 70, 16    # 70: past the first page of keys and values
 

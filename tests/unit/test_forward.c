@@ -175,11 +175,10 @@ START_TEST(logits_agree_with_an_independent_float32_computation)
     const struct cpu_kernels *kernels = kernels_of((enum cpu_variant)_i);
     size_t i;
 
-    ck_assert_uint_ge(json_array_size(cases), 12);
+    ck_assert_uint_ge(json_array_size(cases), 18);
     json_array_foreach(cases, i, item)
     {
         json_t *options = json_object_get(item, "options");
-        const char *type = json_string_value(json_object_get(options, "type"));
         char *text = json_dumps(options, 0), args[512];
         struct engine e;
 
@@ -187,7 +186,8 @@ START_TEST(logits_agree_with_an_independent_float32_computation)
             break;
         snprintf(args, sizeof args, "**%s", text);
         engine_open(&e, tiny_model(args, ""), kernels, 2);
-        assert_near_witness(&e, item, type[0] == 'Q' ? TOLERANCE_Q : TOLERANCE_F);
+        assert_near_witness(&e, item,
+                            dtype_is_float(e.model->layers[0].o.type) ? TOLERANCE_F : TOLERANCE_Q);
         engine_close(&e);
         free(text);
     }
@@ -199,19 +199,28 @@ END_TEST
  * ------------------------------------------------------------------------- */
 
 #define WIDE "layers=2, embd=192, heads=6, kv_heads=2, ffn=160, ctx=1100, "
+#define W256 "layers=1, embd=256, heads=4, kv_heads=2, ffn=256, ctx=1100, " /* for blocks of 256 */
 
-static const char *const types[] = {"type='F32'",  "type='F16'",  "type='BF16'",
-                                    "type='Q8_0'", "type='Q4_0'", "type='Q4_1', embd_type='Q8_0'"};
+static const char *const types[] = {
+    WIDE "type='F32'",
+    WIDE "type='F16'",
+    WIDE "type='BF16'",
+    WIDE "type='Q8_0'",
+    WIDE "type='Q4_0'",
+    WIDE "type='Q4_1', embd_type='Q8_0'",
+    WIDE "type='Q5_0', embd_type='Q5_1'",
+    WIDE "type='IQ4_NL', embd_type='MXFP4'",
+    W256 "type='Q4_K', embd_type='Q6_K'",
+    W256 "type='Q5_K', embd_type='IQ4_XS'",
+    W256 "type='Q3_K', embd_type='Q2_K'",
+};
 
 START_TEST(all_variants_give_the_same_bits)
 {
-    char options[256];
-    const char *path;
+    const char *path = tiny_model(types[_i], "");
     struct engine ref;
     struct text expected;
 
-    snprintf(options, sizeof options, WIDE "%s", types[_i]);
-    path = tiny_model(options, "");
     engine_open(&ref, path, kernels_of(CPU_REF), 2);
     text_init(&expected, 530, ref.backend->n_vocab, 0,
               3); /* into the second split of 512 positions */
@@ -241,13 +250,10 @@ START_TEST(chunks_and_threads_do_not_change_a_bit)
         uint32_t chunk;
         unsigned threads;
     } cases[] = {{1, 1}, {1, 3}, {3, 2}, {4, 1}, {5, 2}, {16, 3}, {17, 2}, {64, 1}, {96, 5}};
-    char options[256];
+    const char *path = tiny_model(types[_i], "");
     struct engine e;
     struct text expected, t;
-    const char *path;
 
-    snprintf(options, sizeof options, WIDE "%s", types[_i]);
-    path = tiny_model(options, "");
     engine_open(&e, path, kernels_of(CPU_AUTO), 2);
     text_init(&expected, 600, e.backend->n_vocab, 0, 4);
     run_alone(&e, &expected, 96);

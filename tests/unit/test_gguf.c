@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "kernels/cpu_kernels.h"
 #include "runtime/model/gguf.h"
 #include "tests/unit/tiny_model.h"
 
@@ -290,6 +291,24 @@ START_TEST(element_types_have_names)
 }
 END_TEST
 
+/* What packing reads of a row is what the file has of it. */
+START_TEST(types_that_are_run_have_the_sizes_of_the_file_format)
+{
+    unsigned n = 0;
+
+    for (uint32_t type = 0; type < 64; type++) {
+        uint32_t block, bytes;
+
+        if (gguf_row_bytes((enum dtype)type, 512) == 0)
+            continue;
+        ck_assert_int_eq(gguf_type_size(type, &block, &bytes), 0);
+        ck_assert_uint_eq(gguf_row_bytes((enum dtype)type, 512), 512 / block * bytes);
+        n++;
+    }
+    ck_assert_uint_eq(n, 16);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *suite = suite_create("gguf");
@@ -308,6 +327,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_lying_tiny_file_is_refused_with_less_than_a_megabyte_allocated);
     tcase_add_test(tc, what_is_not_a_regular_file_is_refused);
     tcase_add_test(tc, element_types_have_names);
+    tcase_add_test(tc, types_that_are_run_have_the_sizes_of_the_file_format);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
     srunner_run_all(sr, CK_SILENT);

@@ -72,7 +72,7 @@ START_TEST(every_broken_file_is_refused_with_a_message_that_names_the_fault)
         n++;
     }
     fclose(list);
-    ck_assert_uint_ge(n, 90);
+    ck_assert_uint_ge(n, 93);
 }
 END_TEST
 
@@ -164,39 +164,64 @@ START_TEST(what_would_change_the_arithmetic_and_is_not_run_is_refused_by_name)
 }
 END_TEST
 
+#define W256 "layers=1, embd=256, heads=4, kv_heads=1, ffn=256, " /* for blocks of 256 */
+
+static const char *const weight_types[] = {
+    "type='F32'",
+    "type='F16'",
+    "type='BF16'",
+    "type='Q8_0'",
+    "type='Q4_0'",
+    "type='Q4_1', untied=True",
+    "type='Q5_0', embd_type='Q5_1'",
+    "type='IQ4_NL', embd_type='MXFP4'",
+    W256 "type='Q4_K', embd_type='Q6_K'",
+    W256 "type='Q5_K', embd_type='IQ4_XS'",
+    W256 "type='Q3_K', embd_type='Q2_K'",
+};
+
 /* Every packed row has to give back what the file holds, also when Q, K and V have become one
  * matrix. */
 START_TEST(packed_rows_equal_the_rows_of_the_file)
 {
-    static const char *const options[] = {"type='F32'",  "type='F16'",  "type='BF16'",
-                                          "type='Q8_0'", "type='Q4_0'", "type='Q4_1', untied=True"};
-    const char *path = tiny_model(options[_i], "");
+    const char *path = tiny_model(weight_types[_i], "");
     struct model *model = open_model(path);
-    const struct layer *layer = &model->layers[1];
+    const struct layer *layer = &model->layers[model->hp.n_layer - 1];
+    const uint32_t q_rows = model->hp.n_head * model->hp.head_dim,
+                   k_rows = model->hp.n_head_kv * model->hp.head_dim;
+    const int untied = model->embd.data != model->head.data;
     const struct {
         const char *name;
         const struct packed_matrix *matrix;
         uint32_t row0;
     } cases[] = {
-        {"blk.1.attn_q.weight", &layer->qkv, 0},
-        {"blk.1.attn_k.weight", &layer->qkv, 128},
-        {"blk.1.attn_v.weight", &layer->qkv, 192},
-        {"blk.1.attn_output.weight", &layer->o, 0},
-        {"blk.1.ffn_gate.weight", &layer->gate, 0},
-        {"blk.1.ffn_up.weight", &layer->up, 0},
-        {"blk.1.ffn_down.weight", &layer->down, 0},
+        {"attn_q", &layer->qkv, 0},
+        {"attn_k", &layer->qkv, q_rows},
+        {"attn_v", &layer->qkv, q_rows + k_rows},
+        {"attn_output", &layer->o, 0},
+        {"ffn_gate", &layer->gate, 0},
+        {"ffn_up", &layer->up, 0},
+        {"ffn_down", &layer->down, 0},
         {"token_embd.weight", &model->embd, 0},
-        {_i == 5 ? "output.weight" : "token_embd.weight", &model->head, 0},
+        {untied ? "output.weight" : "token_embd.weight", &model->head, 0},
     };
     struct diag diag;
     struct gguf *g;
 
     ck_assert_int_eq(gguf_open(&g, path, &diag), 0);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const struct gguf_tensor *t = gguf_tensor(g, cases[c].name);
-        uint32_t cols = (uint32_t)t->dims[0];
+        char name[64];
+        const struct gguf_tensor *t;
         float expected[256], packed[256];
+        uint32_t cols;
 
+        if (strchr(cases[c].name, '.'))
+            snprintf(name, sizeof name, "%s", cases[c].name);
+        else
+            snprintf(name, sizeof name, "blk.%u.%s.weight", model->hp.n_layer - 1, cases[c].name);
+        t = gguf_tensor(g, name);
+        ck_assert_ptr_nonnull(t);
+        cols = (uint32_t)t->dims[0];
         for (uint32_t r = 0; r < t->dims[1]; r++) {
             dequantize_row(expected, (enum dtype)t->type, t->data + r * (t->bytes / t->dims[1]),
                            cols);
@@ -345,7 +370,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_context_beyond_what_the_file_allows_is_refused_and_a_shorter_one_is_kept);
     tcase_add_loop_test(tc, what_would_change_the_arithmetic_and_is_not_run_is_refused_by_name, 0,
                         (int)(sizeof not_run / sizeof not_run[0]));
-    tcase_add_loop_test(tc, packed_rows_equal_the_rows_of_the_file, 0, 6);
+    tcase_add_loop_test(tc, packed_rows_equal_the_rows_of_the_file, 0,
+                        (int)(sizeof weight_types / sizeof weight_types[0]));
     tcase_add_test(tc, q_k_and_v_of_different_types_stay_apart);
     tcase_add_test(tc, equal_files_have_equal_hashes_and_one_changed_weight_another);
     tcase_add_test(tc, rotation_tables_agree_with_libm);
