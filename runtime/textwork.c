@@ -27,10 +27,11 @@ struct textwork {
     const struct vocab *vocab;
     const struct template *template;
     uint32_t n_ctx;
+    uint32_t text_max;
     struct bpe *bpe;        /* the worker's */
     struct bpe *bpe_inline; /* the ring thread's */
     struct job_ring in, out;
-    struct job **waiting; /* [n_jobs] the ring thread's, as the next three */
+    struct job **waiting; /* [n_jobs] the ring thread's, as the next five */
     uint32_t n_waiting;
     uint64_t ahead_bytes;  /* put into `in` and not yet taken from `out` */
     uint64_t now;          /* where the last job that was put into `in` began, among the owners */
@@ -141,9 +142,11 @@ static void worker_ring(struct textwork *work)
 }
 
 /* Bytes that count for a turn: no job is free. */
+#define JOB_BYTES 64u
+
 static uint64_t job_bytes(const struct job *job)
 {
-    return job->n_text + 64u;
+    return job->n_text + JOB_BYTES;
 }
 
 static void hand(struct textwork *work, struct job *job)
@@ -201,10 +204,13 @@ static void hand_waiting(struct textwork *work)
     }
 }
 
-/* One more waits; who had none has saved nothing up. */
-static void turn_add(struct turn *turn, uint64_t now)
+/* One more waits. Who had none has saved nothing up, and is ahead by its last job at most: more than
+ * that is of another owner or client that had its number. */
+static void turn_add(const struct textwork *work, struct turn *turn, uint64_t now)
 {
-    if (turn->n_waiting++ == 0 && turn->next < now)
+    if (turn->n_waiting++ > 0)
+        return;
+    if (turn->next < now || turn->next - now > work->text_max + JOB_BYTES)
         turn->next = now;
 }
 
@@ -213,8 +219,8 @@ void textwork_put(struct textwork *work, struct job *job)
     struct turn *owner = &work->turns[job->req->owner];
 
     job->turn = work->n_put++;
-    turn_add(owner, work->now);
-    turn_add(&work->turns[job->req->client], owner->now);
+    turn_add(work, owner, work->now);
+    turn_add(work, &work->turns[job->req->client], owner->now);
     work->waiting[work->n_waiting++] = job;
     hand_waiting(work);
 }
@@ -253,6 +259,7 @@ int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
     work->vocab = vocab;
     work->template = template;
     work->n_ctx = n_ctx;
+    work->text_max = text_max;
     work->done = done;
     work->ctx = ctx;
     work->waiting = calloc(n_jobs, sizeof(struct job *));

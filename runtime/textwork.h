@@ -20,8 +20,9 @@
 
 struct textwork;
 
-/* n_jobs: jobs alive at most; n_shares: owners and clients are below it. done(ctx) is called on the worker
- * after each job. template may be NULL. */
+/* n_jobs: jobs alive at most; n_shares: owners and clients are below it, and the number of one that
+ * has no job may become another's. done(ctx) is called on the worker after each job. template may
+ * be NULL. */
 int textwork_new(struct textwork **ret_work, const struct vocab *vocab,
                  const struct template *template, uint32_t n_ctx, uint32_t text_max,
                  uint32_t n_jobs, uint32_t n_shares, void (*done)(void *ctx), void *ctx,

@@ -123,6 +123,21 @@ START_TEST(many_clients_of_one_owner_have_one_turn_together_and_take_turns_insid
 }
 END_TEST
 
+START_TEST(a_number_that_was_anothers_brings_nothing_with_it)
+{
+    for (int i = 0; i < 6; i++) /* more than the longest prompt */
+        put_as(i, 0, 3, 200000);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(take(), i);
+    put_as(6, 1, 4, 100000); /* with the worker */
+    put_as(7, 1, 4, 100000);
+    put_as(8, 1, 3, 50); /* a new client of another owner: its turn is before the other's second */
+    ck_assert_int_eq(take(), 6);
+    ck_assert_int_eq(take(), 8);
+    ck_assert_int_eq(take(), 7);
+}
+END_TEST
+
 START_TEST(one_that_is_cancelled_before_its_turn_comes_back_untouched)
 {
     put(0, 0, 200000);
@@ -148,6 +163,7 @@ int main(void)
     tcase_add_test(tc, a_job_comes_back_with_its_ids);
     tcase_add_test(tc, long_prompts_of_one_delay_another_by_one_of_them);
     tcase_add_test(tc, many_clients_of_one_owner_have_one_turn_together_and_take_turns_inside_it);
+    tcase_add_test(tc, a_number_that_was_anothers_brings_nothing_with_it);
     tcase_add_test(tc, one_that_is_cancelled_before_its_turn_comes_back_untouched);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
