@@ -28,6 +28,13 @@
 #define SEQUENCE 8192 /* positions */
 #define KV_PAGES (N_LAYERS * KV_HEADS * SEQUENCE / KERN_PAGE)
 
+/* Prefill attends in tiles of rows, as the engine's (ATTEND_ROWS of exec/cpu_state.h). */
+#define PREFILL_LAYERS 4
+#define PREFILL_MAX    2048
+#define TILE_ROWS      32
+#define TILE_QUERIES   (TILE_ROWS * HEADS)
+#define SPLITS_MAX     (PREFILL_MAX / KERN_SPLIT)
+
 /* Matrices of a layer: q, k and v in one; o; gate and up in one; down. Rows and columns. */
 static const uint32_t layer_shapes[4][2] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
 
@@ -151,25 +158,34 @@ static void bench_matmul(struct bench *b, const char *what, unsigned first, unsi
            ops / s * 1e-9, ops / s * 1e-9 / l->int8_gops);
 }
 
-/* Decode attention of one sequence in all layers: a thread's splits, pages in no order. */
+/* Pages of a split, in no order in memory. */
+static void find_pages(const struct bench *b, uint32_t split, const uint16_t **k,
+                       const uint16_t **v)
+{
+    const uint32_t page = KERN_PAGE * HEAD_DIM, n = KERN_SPLIT / KERN_PAGE;
+
+    for (uint32_t i = 0; i < n; i++) {
+        k[i] = b->pages + 2 * ((size_t)split * n + i) * 7919 % KV_PAGES * page;
+        v[i] = k[i] + page;
+    }
+}
+
+/* Decode attention of one sequence in all layers: a thread's splits. */
 static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 {
     const struct bench *b = arg;
-    const uint32_t n_splits = KV_PAGES * KERN_PAGE / KERN_SPLIT, page = KERN_PAGE * HEAD_DIM;
-    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    const uint32_t n_splits = KV_PAGES * KERN_PAGE / KERN_SPLIT;
+    const uint16_t *k[2 * KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
     float o[HEADS * HEAD_DIM], m[HEADS], sum[HEADS], q[HEADS * HEAD_DIM];
+    struct attention a = {o, m, sum, q, k, v, NULL, KERN_SPLIT, 1, HEADS, HEAD_DIM, 0.125f};
 
     for (uint32_t i = 0; i < HEADS * HEAD_DIM; i++)
         q[i] = (float)(i % 7) * 0.1f;
     for (uint32_t s = thread * n_splits / n_threads; s < (thread + 1) * n_splits / n_threads; s++) {
-        for (uint32_t i = 0; i < KERN_SPLIT / KERN_PAGE; i++) {
-            uint32_t at =
-                (uint32_t)((uint64_t)(s * (KERN_SPLIT / KERN_PAGE) + i) * 7919 % KV_PAGES);
-
-            k[i] = b->pages + (size_t)2 * at * page;
-            v[i] = k[i] + page;
-        }
-        b->kernels->attention(o, m, sum, q, k, v, KERN_SPLIT, HEADS, HEAD_DIM, 0.125f);
+        find_pages(b, (s + 1) % n_splits, k, v);
+        a.next_k = k[0];
+        find_pages(b, s, k, v);
+        b->kernels->attention(&a);
     }
 }
 
@@ -179,6 +195,49 @@ static void bench_attention(struct bench *b, const struct limits *l)
 
     printf("%-7s attention ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name,
            SEQUENCE, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs);
+}
+
+/* A tile of rows from row0 on, all splits, merged. */
+static void prefill_tile(const struct bench *b, uint32_t row0, uint32_t sequence)
+{
+    static _Thread_local float o[SPLITS_MAX][TILE_QUERIES * HEAD_DIM], m[SPLITS_MAX][TILE_QUERIES],
+        sum[SPLITS_MAX][TILE_QUERIES], q[TILE_QUERIES * HEAD_DIM], out[HEADS * HEAD_DIM];
+    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    uint32_t n_splits = row0 / KERN_SPLIT + 1;
+
+    for (uint32_t i = 0; i < TILE_QUERIES * HEAD_DIM; i++)
+        q[i] = (float)(i % 7) * 0.1f;
+    for (uint32_t s = 0; s < n_splits; s++) {
+        uint32_t n_pos = s + 1 < n_splits ? KERN_SPLIT : row0 % KERN_SPLIT + 1;
+        struct attention a = {o[s], m[s],  sum[s],    q,     k,        v,
+                              NULL, n_pos, TILE_ROWS, HEADS, HEAD_DIM, 0.125f};
+
+        find_pages(b, sequence * SPLITS_MAX + s, k, v);
+        b->kernels->attention(&a);
+    }
+    for (uint32_t r = 0; r < TILE_ROWS; r++)
+        b->kernels->attention_merge(out, o[0] + r * HEADS * HEAD_DIM, m[0] + r * HEADS,
+                                    sum[0] + r * HEADS, n_splits, TILE_QUERIES, HEADS, HEAD_DIM);
+}
+
+static void prefill_pass(void *arg, unsigned thread, unsigned n_threads)
+{
+    const struct bench *b = arg;
+
+    for (uint32_t i = 0; i < PREFILL_LAYERS * KV_HEADS; i++)
+        for (uint32_t tile = thread; tile < b->n / TILE_ROWS; tile += n_threads)
+            prefill_tile(b, tile * TILE_ROWS, i);
+}
+
+/* Of the positions that rows see, 4 * HEAD_DIM operations for each query head. */
+static void bench_prefill(struct bench *b, uint32_t rows, const struct limits *l)
+{
+    double pairs = 0.5 * rows * (rows + 1) * HEADS * KV_HEADS * PREFILL_LAYERS, gflops;
+
+    b->n = rows;
+    gflops = 4 * HEAD_DIM * pairs / team_best_s(l->n_threads, 8, prefill_pass, b) * 1e-9;
+    printf("%-7s attention prefill %4u  %6.1f GFLOP/s %5.2f of fma\n", b->kernels->name, rows,
+           gflops, gflops / l->fma_gflops);
 }
 
 /* What lies beside the matrix products in a layer, for 64 rows. */
@@ -219,6 +278,8 @@ static void bench_variant(struct bench *b, const struct limits *l)
     bench_matmul(b, "gate+up", gate_up, 1, 512, 20, l);
     bench_matmul(b, "down", down, 1, 512, 20, l);
     bench_attention(b, l);
+    bench_prefill(b, 512, l);
+    bench_prefill(b, PREFILL_MAX, l);
     printf("%-7s norm, swiglu, add, 2 quantise of a layer  %8.3f us a row\n", b->kernels->name,
            team_best_s(1, 40, rows_pass, b) / 64 * 1e6);
 }

@@ -92,6 +92,23 @@ struct quant_rows {         /* activations of several rows, quantised per 32 */
     uint32_t n_cols;
 };
 
+/* A call of attention: queries of consecutive positions of one sequence over one split. Row r sees
+ * positions 0 .. min(n_pos + r, 512) - 1 of it. */
+struct attention {
+    float *o;       /* [n_rows][group][hd], not normalised */
+    float *m, *sum; /* [n_rows][group] */
+    const float *q; /* [n_rows][group][hd] */
+    const uint16_t *const
+        *k; /* pages of 64 positions, 64-byte aligned, as kv_store fills them; as */
+    const uint16_t *const *v; /* many as the last row sees */
+    const uint16_t *next_k;   /* K page that the caller works on next: asked for early; or NULL */
+    uint32_t n_pos;           /* 1 .. 512 */
+    uint32_t n_rows;          /* >= 1 */
+    uint32_t group;           /* query heads that share the kv head, >= 1 */
+    uint32_t hd;              /* a multiple of 16 */
+    float scale;
+};
+
 struct cpu_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
 
@@ -129,29 +146,26 @@ struct cpu_kernels {
                      const float *v, uint32_t hd);
 
     /*
-     * One split of attention: `group` query heads q[group][hd] that share a kv head, over positions
-     * 0 .. n_pos - 1 of the split, 1 <= n_pos <= 512, pages k[i], v[i] of 64 positions each,
-     * 64-byte aligned. hd % 16 == 0; any group >= 1.
+     * One split of attention for n_rows rows of one sequence: struct attention. Per row and query
+     * head, in this order, whatever the other rows and heads are:
      * From m = -infinity, sum = 0, o = 0; per page, in order:
      *   s[p] = (fma chain of q[d] * K[d][p] over even d + the same over odd d, ascending) * scale
      *   m' = max(m, max over valid p of s[p]) + 0
      *   c = exp(m - m'), w[p] = exp(s[p] - m')
      *   sum = fma(sum, c, sum of w[p] as 16 lanes over p)
      *   o[d] = o[d] * c, then fma(w[p], V[p][d], o[d]) for p ascending
-     * Positions from n_pos on never reach a result, whatever the pages hold there. Writes
-     * o[group][hd] (not normalised), m[group] and sum[group]. A NaN or +infinite score makes sum
-     * and o of its head NaN.
+     * Positions that a row does not see never reach its result, whatever the pages hold there. A
+     * NaN or +infinite score makes sum and o of its row and head NaN.
      */
-    void (*attention)(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                      float scale);
+    void (*attention)(const struct attention *a);
 
     /* Merges n_split >= 1 partial results, in order, and normalises: out[group][hd].
-     * o is [n_split][group][hd], m and sum [n_split][group]; hd % 16 == 0; out overlaps nothing.
+     * o is [n_split][stride][hd], m and sum [n_split][stride], of which the first `group` heads are
+     * merged; hd % 16 == 0; out overlaps nothing.
      * M = max m_i, c_i = exp(m_i - M); from 0, total = fma(sum_i, c_i, total) and
      * a[d] = fma(o_i[d], c_i, a[d]); out[d] = a[d] * (1 / total). */
     void (*attention_merge)(float *out, const float *o, const float *m, const float *sum,
-                            uint32_t n_split, uint32_t group, uint32_t hd);
+                            uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 
     /* Index of the largest of x[0..n-1], n >= 1, the lowest index among equals; *ret_bad = 1 when
      * any value is NaN or infinite (then 0 is returned and means nothing), else 0. */

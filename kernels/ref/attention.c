@@ -54,38 +54,40 @@ static void attend_page(float *o, float *m, float *sum, const float *q, const ui
             o[d] = fmaf(weight[p], f16_to_f32(v_page[p * hd + d]), o[d]);
 }
 
-void ref_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                   const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                   float scale)
+void ref_attention(const struct attention *a)
 {
-    for (uint32_t h = 0; h < group; h++) {
-        memset(o + h * hd, 0, hd * sizeof *o);
-        m[h] = -INFINITY;
-        sum[h] = 0;
+    for (size_t i = 0; i < (size_t)a->n_rows * a->group; i++) {
+        float *o = a->o + i * a->hd;
+        size_t row = i / a->group;
+        uint32_t n_pos = row < KERN_SPLIT - a->n_pos ? a->n_pos + (uint32_t)row : KERN_SPLIT;
+
+        memset(o, 0, a->hd * sizeof *o);
+        a->m[i] = -INFINITY;
+        a->sum[i] = 0;
         for (uint32_t p = 0; p < n_pos; p += KERN_PAGE) {
             uint32_t n = n_pos - p < KERN_PAGE ? n_pos - p : KERN_PAGE;
 
-            attend_page(o + h * hd, &m[h], &sum[h], q + h * hd, k[p / KERN_PAGE], v[p / KERN_PAGE],
-                        n, hd, scale);
+            attend_page(o, &a->m[i], &a->sum[i], a->q + i * a->hd, a->k[p / KERN_PAGE],
+                        a->v[p / KERN_PAGE], n, a->hd, a->scale);
         }
     }
 }
 
 void ref_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                         uint32_t n_split, uint32_t group, uint32_t hd)
+                         uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;
 
         for (uint32_t i = 1; i < n_split; i++)
-            max = m[i * group + h] > max ? m[i * group + h] : max;
+            max = m[i * stride + h] > max ? m[i * stride + h] : max;
         memset(out + h * hd, 0, hd * sizeof *out);
         for (uint32_t i = 0; i < n_split; i++) {
-            float c = kern_exp(m[i * group + h] - max);
+            float c = kern_exp(m[i * stride + h] - max);
 
-            total = fmaf(sum[i * group + h], c, total);
+            total = fmaf(sum[i * stride + h], c, total);
             for (uint32_t d = 0; d < hd; d++)
-                out[h * hd + d] = fmaf(o[((size_t)i * group + h) * hd + d], c, out[h * hd + d]);
+                out[h * hd + d] = fmaf(o[(i * stride + h) * hd + d], c, out[h * hd + d]);
         }
         for (uint32_t d = 0; d < hd; d++)
             out[h * hd + d] *= 1 / total;

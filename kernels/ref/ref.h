@@ -15,11 +15,9 @@ float kern_exp(float x);
 
 void ref_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                 uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
-void ref_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                   const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                   float scale);
+void ref_attention(const struct attention *a);
 void ref_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                         uint32_t n_split, uint32_t group, uint32_t hd);
+                         uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 void ref_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k, const float *v,
                   uint32_t hd);
 

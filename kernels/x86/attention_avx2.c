@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attention_avx2.c - attention over paged keys and values, up to three query heads in one pass.
+ * attention_avx2.c - the tiles of attention (attention.h) with AVX2, up to three queries each.
  *
  * Scores: the 16 positions of a K block are two vectors, so a chain over d needs no horizontal sum.
- * Values: 32 dimensions of every head stay in registers while the positions pass by. The scores'
- * loop asks for the page's values, the values' loop for the next page's keys, line by line: the
- * hardware prefetcher cannot guess where they are.
+ * Values: 32 dimensions of every query stay in registers while the positions pass by.
  */
+#include "kernels/x86/attention.h"
 #include "kernels/x86/avx2.h"
 
-#include <math.h>
-#include <string.h>
-
-#define HEADS 3
-
-struct page {
-    const uint16_t *k, *v, *next_k; /* next: this page again at the last one */
-    uint32_t n;                     /* valid positions */
-};
+#define TILE 3
+#define VECS 4 /* of 8 dimensions */
 
 static void store_halves(uint16_t *dst, const float *src)
 {
@@ -38,179 +30,242 @@ void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const floa
     }
 }
 
-/* s[h][16b ..] = q[h] . K for block b of 16 positions. */
-KERN_INLINE void score_block(float s[HEADS][KERN_PAGE], const float *q, const struct page *page,
-                             uint32_t b, const uint32_t n_heads, uint32_t hd, float scale)
+/* Elements i .. i + 7 of a piece. */
+KERN_INLINE __m256 elements(const void *piece, size_t i, const int wide)
 {
-    __m256 chain[2][2][HEADS]; /* [positions 0 .. 7, 8 .. 15][even, odd d][head] */
-    const uint16_t *k = page->k + (size_t)b * hd * 16;
-    const char *next = (const char *)(page->v + (size_t)b * hd * 16);
+    return wide ? _mm256_load_ps((const float *)piece + i) : halves256((const uint16_t *)piece + i);
+}
+
+static void widen(float *dst, const uint16_t *src, uint32_t n, const char *next)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        if (i % 32 == 0)
+            _mm_prefetch(next + 2 * i, _MM_HINT_T0);
+        _mm256_store_ps(dst + i, halves256(src + i));
+    }
+}
+
+KERN_INLINE void score_tile(const struct tile *t, uint32_t p0, const uint32_t n, const int wide)
+{
+    __m256 chain[TILE][2][2]; /* [query][even, odd d][positions 0 .. 7, 8 .. 15] */
+    const float *q = t->q;
+    size_t hd = t->hd;
 
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
-        chain[0][0][h] = chain[0][1][h] = _mm256_setzero_ps();
-        chain[1][0][h] = chain[1][1][h] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i++) {
+        chain[i][0][0] = chain[i][0][1] = _mm256_setzero_ps();
+        chain[i][1][0] = chain[i][1][1] = _mm256_setzero_ps();
     }
-    for (uint32_t d = 0; d < hd; d += 2) {
-        _mm_prefetch(next + (size_t)d * 32, _MM_HINT_T0);
+    for (size_t d = 0; d < hd; d += 2) {
+        if (!wide)
+            _mm_prefetch(t->next + d * 32, _MM_HINT_T0);
         KERN_UNROLL
         for (uint32_t odd = 0; odd < 2; odd++) {
-            __m256 low = halves256(k + (d + odd) * 16), high = halves256(k + (d + odd) * 16 + 8);
+            __m256 low = elements(t->piece, (d + odd) * 16, wide);
+            __m256 high = elements(t->piece, (d + odd) * 16 + 8, wide);
 
             KERN_UNROLL
-            for (uint32_t h = 0; h < n_heads; h++) {
-                __m256 qd = _mm256_set1_ps(q[h * hd + d + odd]);
+            for (uint32_t i = 0; i < n; i++) {
+                __m256 qd = _mm256_set1_ps(q[i * hd + d + odd]);
 
-                chain[0][odd][h] = _mm256_fmadd_ps(qd, low, chain[0][odd][h]);
-                chain[1][odd][h] = _mm256_fmadd_ps(qd, high, chain[1][odd][h]);
+                chain[i][odd][0] = _mm256_fmadd_ps(qd, low, chain[i][odd][0]);
+                chain[i][odd][1] = _mm256_fmadd_ps(qd, high, chain[i][odd][1]);
             }
         }
     }
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
+    for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
         for (uint32_t half = 0; half < 2; half++)
-            _mm256_store_ps(&s[h][b * 16 + half * 8],
-                            _mm256_mul_ps(_mm256_add_ps(chain[half][0][h], chain[half][1][h]),
-                                          _mm256_set1_ps(scale)));
+            _mm256_store_ps(&t->s[i][p0 + half * 8],
+                            _mm256_mul_ps(_mm256_add_ps(chain[i][0][half], chain[i][1][half]),
+                                          _mm256_set1_ps(t->scale)));
     }
 }
 
-/* Turns the scores of n positions into weights, moves m and sum; returns the factor for o. */
-static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
+static void score(const struct tile *t, uint32_t p0)
+{
+    switch (t->n + (t->wide ? TILE : 0)) {
+    case 1:
+        score_tile(t, p0, 1, 0);
+        break;
+    case 2:
+        score_tile(t, p0, 2, 0);
+        break;
+    case 3:
+        score_tile(t, p0, 3, 0);
+        break;
+    case TILE + 2: /* more than TILE queries, shared out evenly */
+        score_tile(t, p0, 2, 1);
+        break;
+    default:
+        score_tile(t, p0, 3, 1);
+        break;
+    }
+}
+
+/* The largest of m and n scores. */
+KERN_INLINE float max_score(const float s[KERN_PAGE], uint32_t n, float m)
 {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
-    __m256 max = _mm256_set1_ps(*m), lanes[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    float new_m, c;
+    __m256 max = _mm256_set1_ps(m);
 
     for (uint32_t p = 0; p < n; p += 8) {
         __m256 valid = _mm256_castsi256_ps(first_lanes256(n - p));
 
         max = _mm256_max_ps(_mm256_blendv_ps(lowest, _mm256_load_ps(s + p), valid), max);
     }
-    new_m = max256(max) + 0; /* -0 becomes +0 */
-    c = _mm256_cvtss_f32(exp256(_mm256_set1_ps(*m - new_m)));
-    for (uint32_t p = 0; p < n; p += 8) {
-        __m256 valid = _mm256_castsi256_ps(first_lanes256(n - p));
-        __m256 w = exp256(_mm256_sub_ps(_mm256_load_ps(s + p), _mm256_set1_ps(new_m)));
+    return max256(max) + 0; /* -0 becomes +0 */
+}
 
-        w = _mm256_and_ps(w, valid);
+/* Turns n scores into weights; returns their sum. */
+KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
+{
+    __m256 lanes[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+
+    for (uint32_t p = 0; p < n; p += 8) {
+        __m256 x = _mm256_sub_ps(_mm256_load_ps(s + p), _mm256_set1_ps(m));
+        __m256 w = exp256_negative(x, first_lanes256(n - p));
+
         lanes[p / 8 % 2] = _mm256_add_ps(lanes[p / 8 % 2], w);
         _mm256_store_ps(s + p, w);
     }
-    *m = new_m;
-    *sum = __builtin_fmaf(*sum, c, tree256(lanes[0], lanes[1]));
-    return c;
+    return tree256(lanes[0], lanes[1]);
 }
 
-/* o[h][d0 ..] = o * c + weights . V for n_vec vectors of 8 dimensions. */
-KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS],
-                            const struct page *page, uint32_t d0, const uint32_t n_vec,
-                            const uint32_t n_heads, uint32_t hd)
+/* Up to 8 queries: their factors are one vector. */
+static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                       uint32_t n)
 {
-    __m256 acc[HEADS][4];
-    const uint16_t *v = page->v + d0;
-    const char *next = (const char *)(page->next_k + d0);
+    _Alignas(32) float new_m[8], page_sum[8];
+    __m256i queries = first_lanes256(n);
+    __m256 factors;
+
+    for (uint32_t i = 0; i < n; i++)
+        new_m[i] = n_pos[i] == KERN_PAGE ? max_score(s[i], KERN_PAGE, m[i])
+                                         : max_score(s[i], n_pos[i], m[i]);
+    factors = exp256_negative(_mm256_sub_ps(_mm256_maskload_ps(m, queries), _mm256_load_ps(new_m)),
+                              queries);
+    _mm256_maskstore_ps(c, queries, factors);
+    _mm256_maskstore_ps(m, queries, _mm256_load_ps(new_m));
+    for (uint32_t i = 0; i < n; i++)
+        page_sum[i] = n_pos[i] == KERN_PAGE ? weigh_scores(s[i], KERN_PAGE, new_m[i])
+                                            : weigh_scores(s[i], n_pos[i], new_m[i]);
+    _mm256_maskstore_ps(
+        sum, queries,
+        _mm256_fmadd_ps(_mm256_maskload_ps(sum, queries), factors, _mm256_load_ps(page_sum)));
+}
+
+static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                  uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8)
+        weigh_some(s + i, c + i, m + i, sum + i, n_pos + i, n - i < 8 ? n - i : 8);
+}
+
+/* Position p, for the queries that see it. */
+KERN_INLINE void add_position(__m256 acc[TILE][VECS], const struct tile *t, uint32_t p, uint32_t d0,
+                              const uint32_t n_vecs, const uint32_t n, const int wide,
+                              const int all)
+{
+    __m256 weights[TILE];
 
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++)
-            acc[h][i] =
-                _mm256_mul_ps(_mm256_loadu_ps(o + h * hd + d0 + 8 * i), _mm256_set1_ps(c[h]));
-    }
-    for (uint32_t p = 0; p < page->n; p++) {
-        _mm_prefetch(next + (size_t)p * hd * 2, _MM_HINT_T0);
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++) {
-            __m256 value = halves256(v + (size_t)p * hd + 8 * i);
-
-            KERN_UNROLL
-            for (uint32_t h = 0; h < n_heads; h++)
-                acc[h][i] = _mm256_fmadd_ps(_mm256_set1_ps(s[h][p]), value, acc[h][i]);
-        }
-    }
+    for (uint32_t i = 0; i < n; i++)
+        weights[i] = _mm256_set1_ps(t->s[i][p]);
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
+    for (uint32_t j = 0; j < n_vecs; j++) {
+        __m256 values = elements(t->piece, (size_t)p * t->stride + d0 + 8 * j, wide);
+
         KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++)
-            _mm256_storeu_ps(o + h * hd + d0 + 8 * i, acc[h][i]);
+        for (uint32_t i = 0; i < n; i++)
+            if (all || p < t->n_pos[i])
+                acc[i][j] = _mm256_fmadd_ps(weights[i], values, acc[i][j]);
     }
 }
 
-KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q,
-                             const struct page *page, const uint32_t n_heads, uint32_t hd,
-                             float scale)
+/* Dimensions d0 .. of the piece. */
+KERN_INLINE void add_tile(const struct tile *t, uint32_t d0, const uint32_t n_vecs,
+                          const uint32_t n, const int wide)
 {
-    _Alignas(32) float s[HEADS][KERN_PAGE];
-    float c[HEADS];
-    uint32_t d = 0;
+    __m256 acc[TILE][VECS];
+    float *o = t->o + d0;
+    uint32_t p = 0;
 
-    for (uint32_t b = 0; b < (page->n + 15) / 16; b++)
-        score_block(s, q, page, b, n_heads, hd, scale);
-    for (uint32_t h = 0; h < n_heads; h++)
-        c[h] = weigh(s[h], page->n, &m[h], &sum[h]);
-    for (; d + 32 <= hd; d += 32)
-        add_values(o, s, c, page, d, 4, n_heads, hd);
-    for (; d < hd; d += 16)
-        add_values(o, s, c, page, d, 2, n_heads, hd);
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t j = 0; j < n_vecs; j++)
+            acc[i][j] =
+                _mm256_mul_ps(_mm256_loadu_ps(o + i * t->hd + 8 * j), _mm256_set1_ps(t->c[i]));
+    }
+    for (; p < t->n_pos[0]; p++) {
+        if (!wide)
+            _mm_prefetch(t->next + ((size_t)p * t->hd + d0) * 2, _MM_HINT_T0);
+        add_position(acc, t, p, d0, n_vecs, n, wide, 1);
+    }
+    for (; p < t->n_pos[n - 1]; p++)
+        add_position(acc, t, p, d0, n_vecs, n, wide, 0);
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t j = 0; j < n_vecs; j++)
+            _mm256_storeu_ps(o + i * t->hd + 8 * j, acc[i][j]);
+    }
 }
 
-static void attend(float *o, float *m, float *sum, const float *q, const struct page *page,
-                   uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void add_dims(const struct tile *t, uint32_t n_dims, const uint32_t n, const int wide)
 {
-    switch (n_heads) {
+    if (n_dims == VECS * 8)
+        add_tile(t, 0, VECS, n, wide);
+    else
+        add_tile(t, 0, 2, n, wide); /* 16: what 32 leave of hd */
+}
+
+static void add_values(const struct tile *t, uint32_t n_dims)
+{
+    switch (t->n + (t->wide ? TILE : 0)) {
     case 1:
-        attend_page(o, m, sum, q, page, 1, hd, scale);
+        add_dims(t, n_dims, 1, 0);
         break;
     case 2:
-        attend_page(o, m, sum, q, page, 2, hd, scale);
+        add_dims(t, n_dims, 2, 0);
+        break;
+    case 3:
+        add_dims(t, n_dims, 3, 0);
+        break;
+    case TILE + 2: /* more than TILE queries, shared out evenly */
+        add_dims(t, n_dims, 2, 1);
         break;
     default:
-        attend_page(o, m, sum, q, page, 3, hd, scale);
+        add_dims(t, n_dims, 3, 1);
         break;
     }
 }
 
-void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                    float scale)
+static const struct attention_ops ops = {
+    TILE, 16, VECS * 8, widen, score, weigh, add_values,
+};
+
+void avx2_attention(const struct attention *a)
 {
-    uint32_t n_pages = (n_pos + KERN_PAGE - 1) / KERN_PAGE;
-    uint32_t n_passes = (group + HEADS - 1) / HEADS;
-
-    memset(o, 0, (size_t)group * hd * sizeof *o);
-    for (uint32_t h = 0; h < group; h++) {
-        m[h] = -INFINITY;
-        sum[h] = 0;
-    }
-    for (uint32_t pass = 0; pass < n_passes; pass++) {
-        uint32_t h0 = pass * group / n_passes, h1 = (pass + 1) * group / n_passes;
-
-        for (uint32_t i = 0; i < n_pages; i++) {
-            uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
-            struct page page = {k[i], v[i], k[next], rest < KERN_PAGE ? rest : KERN_PAGE};
-
-            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
-                   scale);
-        }
-    }
+    attention_walk(a, &ops);
 }
 
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                          uint32_t n_split, uint32_t group, uint32_t hd)
+                          uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;
 
         for (uint32_t i = 1; i < n_split; i++)
-            max = m[i * group + h] > max ? m[i * group + h] : max;
+            max = m[i * stride + h] > max ? m[i * stride + h] : max;
         memset(out + (size_t)h * hd, 0, hd * sizeof *out);
         for (uint32_t i = 0; i < n_split; i++) {
-            __m256 c = exp256(_mm256_set1_ps(m[i * group + h] - max));
-            const float *part = o + ((size_t)i * group + h) * hd;
+            __m256 c = exp256(_mm256_set1_ps(m[i * stride + h] - max));
+            const float *part = o + (i * stride + h) * hd;
 
-            total = __builtin_fmaf(sum[i * group + h], _mm256_cvtss_f32(c), total);
+            total = __builtin_fmaf(sum[i * stride + h], _mm256_cvtss_f32(c), total);
             for (uint32_t d = 0; d < hd; d += 8) {
                 float *dst = out + (size_t)h * hd + d;
 

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attention_avx512.c - attention over paged keys and values, up to four query heads in one pass.
+ * attention_avx512.c - the tiles of attention (attention.h) with AVX-512, up to six queries each.
  *
  * Scores: 16 positions are the 16 lanes (K pages are stored for that), so a chain over d needs no
- * horizontal sum; two blocks of 16 positions keep enough chains in flight. Values: 64 dimensions of
- * every head stay in registers while the positions pass by. Pages lie anywhere, so the hardware
- * prefetcher cannot guess what comes next: the scores' loop asks for the page's values, the values'
- * loop for the next page's keys, line by line.
+ * horizontal sum; two blocks of 16 positions share each element of a query. Values: 64 dimensions
+ * of every query stay in registers while the positions pass by.
  */
+#include "kernels/x86/attention.h"
 #include "kernels/x86/avx512.h"
 
-#include <math.h>
-#include <string.h>
-
-#define HEADS 4
-
-struct page {
-    const uint16_t *k, *v, *next_k; /* next: this page again at the last one */
-    uint32_t n;                     /* valid positions */
-};
+#define TILE   6
+#define BLOCKS 2 /* of 16 positions */
+#define VECS   4 /* of 16 dimensions */
 
 void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                      const float *v, uint32_t hd)
@@ -36,44 +29,96 @@ void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const fl
     }
 }
 
-/* s[h][16b ..] = q[h] . K for blocks b0 .. b0 + n_blocks - 1 of 16 positions. */
-KERN_INLINE void score_blocks(float s[HEADS][KERN_PAGE], const float *q, const struct page *page,
-                              uint32_t b0, const uint32_t n_blocks, const uint32_t n_heads,
-                              uint32_t hd, float scale)
+/* Elements i .. i + 15 of a piece. */
+KERN_INLINE __m512 elements(const void *piece, size_t i, const int wide)
 {
-    __m512 chain[2][2][HEADS]; /* [block][even, odd d][head] */
-    const uint16_t *k = page->k + (size_t)b0 * hd * 16;
-    const char *next = (const char *)(page->v + (size_t)b0 * hd * 16);
+    return wide ? _mm512_load_ps((const float *)piece + i) : halves512((const uint16_t *)piece + i);
+}
+
+static void widen(float *dst, const uint16_t *src, uint32_t n, const char *next)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        if (i % 32 == 0)
+            _mm_prefetch(next + 2 * i, _MM_HINT_T0);
+        _mm512_store_ps(dst + i, halves512(src + i));
+    }
+}
+
+KERN_INLINE void score_tile(const struct tile *t, uint32_t p0, const uint32_t n, const int wide)
+{
+    __m512 chain[TILE][2][BLOCKS]; /* [query][even, odd d][block] */
+    const float *q = t->q;
+    size_t hd = t->hd;
 
     KERN_UNROLL
-    for (uint32_t b = 0; b < n_blocks; b++) {
+    for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
-        for (uint32_t h = 0; h < n_heads; h++)
-            chain[b][0][h] = chain[b][1][h] = _mm512_setzero_ps();
+        for (uint32_t b = 0; b < BLOCKS; b++)
+            chain[i][0][b] = chain[i][1][b] = _mm512_setzero_ps();
     }
-    for (uint32_t d = 0; d < hd; d += 2) {
+    for (size_t d = 0; d < hd; d += 2) {
         KERN_UNROLL
-        for (uint32_t b = 0; b < n_blocks; b++) {
-            const uint16_t *line = k + ((size_t)b * hd + d) * 16;
-            __m512 even = halves512(line), odd = halves512(line + 16);
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            __m512 keys[BLOCKS];
 
-            _mm_prefetch(next + ((size_t)b * hd + d) * 32, _MM_HINT_T0);
             KERN_UNROLL
-            for (uint32_t h = 0; h < n_heads; h++) {
-                const float *qd = q + h * hd + d;
+            for (uint32_t b = 0; b < BLOCKS; b++)
+                keys[b] = elements(t->piece, (b * hd + d + odd) * 16, wide);
+            if (!wide)
+                _mm_prefetch(t->next + (odd * hd + d) * 32, _MM_HINT_T0);
+            KERN_UNROLL
+            for (uint32_t i = 0; i < n; i++) {
+                __m512 qd = _mm512_set1_ps(q[i * hd + d + odd]);
 
-                chain[b][0][h] = _mm512_fmadd_ps(_mm512_set1_ps(qd[0]), even, chain[b][0][h]);
-                chain[b][1][h] = _mm512_fmadd_ps(_mm512_set1_ps(qd[1]), odd, chain[b][1][h]);
+                KERN_UNROLL
+                for (uint32_t b = 0; b < BLOCKS; b++)
+                    chain[i][odd][b] = _mm512_fmadd_ps(qd, keys[b], chain[i][odd][b]);
             }
         }
     }
     KERN_UNROLL
-    for (uint32_t b = 0; b < n_blocks; b++) {
+    for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
-        for (uint32_t h = 0; h < n_heads; h++)
-            _mm512_store_ps(&s[h][(b0 + b) * 16],
-                            _mm512_mul_ps(_mm512_add_ps(chain[b][0][h], chain[b][1][h]),
-                                          _mm512_set1_ps(scale)));
+        for (uint32_t b = 0; b < BLOCKS; b++)
+            _mm512_store_ps(&t->s[i][p0 + b * 16],
+                            _mm512_mul_ps(_mm512_add_ps(chain[i][0][b], chain[i][1][b]),
+                                          _mm512_set1_ps(t->scale)));
+    }
+}
+
+static void score(const struct tile *t, uint32_t p0)
+{
+    switch (t->n + (t->wide ? TILE : 0)) {
+    case 1:
+        score_tile(t, p0, 1, 0);
+        break;
+    case 2:
+        score_tile(t, p0, 2, 0);
+        break;
+    case 3:
+        score_tile(t, p0, 3, 0);
+        break;
+    case 4:
+        score_tile(t, p0, 4, 0);
+        break;
+    case 5:
+        score_tile(t, p0, 5, 0);
+        break;
+    case 6:
+        score_tile(t, p0, 6, 0);
+        break;
+    case TILE + 3: /* more than TILE queries, shared out evenly */
+        score_tile(t, p0, 3, 1);
+        break;
+    case TILE + 4:
+        score_tile(t, p0, 4, 1);
+        break;
+    case TILE + 5:
+        score_tile(t, p0, 5, 1);
+        break;
+    default:
+        score_tile(t, p0, 6, 1);
+        break;
     }
 }
 
@@ -82,143 +127,182 @@ static __mmask16 valid_lanes(uint32_t n, uint32_t p)
     return n - p >= 16 ? 0xffff : (__mmask16)((1u << (n - p)) - 1);
 }
 
-/* Turns the scores of n positions into weights, moves m and sum; returns the factor for o. */
-static float weigh(float s[KERN_PAGE], uint32_t n, float *m, float *sum)
+/* The largest of m and n scores. */
+KERN_INLINE float max_score(const float s[KERN_PAGE], uint32_t n, float m)
 {
-    __m512 max = _mm512_set1_ps(*m), lanes = _mm512_setzero_ps();
-    float new_m, c;
+    __m512 max = _mm512_set1_ps(m);
 
     for (uint32_t p = 0; p < n; p += 16)
         max = _mm512_mask_max_ps(max, valid_lanes(n, p), _mm512_load_ps(s + p), max);
-    new_m = _mm512_reduce_max_ps(max) + 0; /* -0 becomes +0 */
-    c = _mm512_cvtss_f32(exp512(_mm512_set1_ps(*m - new_m)));
-    for (uint32_t p = 0; p < n; p += 16) {
-        __m512 w = exp512(_mm512_sub_ps(_mm512_load_ps(s + p), _mm512_set1_ps(new_m)));
+    return _mm512_reduce_max_ps(max) + 0; /* -0 becomes +0 */
+}
 
-        w = _mm512_maskz_mov_ps(valid_lanes(n, p), w);
+/* Turns n scores into weights; returns their sum. */
+KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
+{
+    __m512 lanes = _mm512_setzero_ps();
+
+    for (uint32_t p = 0; p < n; p += 16) {
+        __m512 x = _mm512_sub_ps(_mm512_load_ps(s + p), _mm512_set1_ps(m));
+        __m512 w = exp512_negative(x, valid_lanes(n, p));
+
         lanes = _mm512_add_ps(lanes, w);
         _mm512_store_ps(s + p, w);
     }
-    *m = new_m;
-    *sum = __builtin_fmaf(*sum, c, tree512(lanes));
-    return c;
+    return tree512(lanes);
 }
 
-/* o[h][d0 ..] = o * c + weights . V for n_vec vectors of 16 dimensions. */
-KERN_INLINE void add_values(float *o, float s[HEADS][KERN_PAGE], const float c[HEADS],
-                            const struct page *page, uint32_t d0, const uint32_t n_vec,
-                            const uint32_t n_heads, uint32_t hd)
+/* Up to 16 queries: their factors are one vector. */
+static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                       uint32_t n)
 {
-    __m512 acc[HEADS][4];
-    const uint16_t *v = page->v + d0;
-    const char *next = (const char *)(page->next_k + d0);
+    _Alignas(64) float new_m[16], page_sum[16];
+    __mmask16 queries = valid_lanes(n, 0);
+    __m512 factors;
+
+    for (uint32_t i = 0; i < n; i++)
+        new_m[i] = n_pos[i] == KERN_PAGE ? max_score(s[i], KERN_PAGE, m[i])
+                                         : max_score(s[i], n_pos[i], m[i]);
+    factors = exp512_negative(
+        _mm512_sub_ps(_mm512_maskz_loadu_ps(queries, m), _mm512_load_ps(new_m)), queries);
+    _mm512_mask_storeu_ps(c, queries, factors);
+    _mm512_mask_storeu_ps(m, queries, _mm512_load_ps(new_m));
+    for (uint32_t i = 0; i < n; i++)
+        page_sum[i] = n_pos[i] == KERN_PAGE ? weigh_scores(s[i], KERN_PAGE, new_m[i])
+                                            : weigh_scores(s[i], n_pos[i], new_m[i]);
+    _mm512_mask_storeu_ps(
+        sum, queries,
+        _mm512_fmadd_ps(_mm512_maskz_loadu_ps(queries, sum), factors, _mm512_load_ps(page_sum)));
+}
+
+static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                  uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        weigh_some(s + i, c + i, m + i, sum + i, n_pos + i, n - i < 16 ? n - i : 16);
+}
+
+/* Position p, for the queries that see it. */
+KERN_INLINE void add_position(__m512 acc[TILE][VECS], const struct tile *t, uint32_t p, uint32_t d0,
+                              const uint32_t n_vecs, const uint32_t n, const int wide,
+                              const int all)
+{
+    __m512 values[VECS];
 
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++)
-            acc[h][i] =
-                _mm512_mul_ps(_mm512_loadu_ps(o + h * hd + d0 + 16 * i), _mm512_set1_ps(c[h]));
-    }
-    for (uint32_t p = 0; p < page->n; p++) {
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++) {
-            __m512 value = halves512(v + (size_t)p * hd + 16 * i);
-
-            if (i % 2 == 0)
-                _mm_prefetch(next + ((size_t)p * hd + 16 * i) * 2, _MM_HINT_T0);
-            KERN_UNROLL
-            for (uint32_t h = 0; h < n_heads; h++)
-                acc[h][i] = _mm512_fmadd_ps(_mm512_set1_ps(s[h][p]), value, acc[h][i]);
-        }
-    }
+    for (uint32_t j = 0; j < n_vecs; j++)
+        values[j] = elements(t->piece, (size_t)p * t->stride + d0 + 16 * j, wide);
     KERN_UNROLL
-    for (uint32_t h = 0; h < n_heads; h++) {
+    for (uint32_t i = 0; i < n; i++) {
+        __m512 weight = _mm512_set1_ps(t->s[i][p]);
+
+        if (!all && p >= t->n_pos[i])
+            continue;
         KERN_UNROLL
-        for (uint32_t i = 0; i < n_vec; i++)
-            _mm512_storeu_ps(o + h * hd + d0 + 16 * i, acc[h][i]);
+        for (uint32_t j = 0; j < n_vecs; j++)
+            acc[i][j] = _mm512_fmadd_ps(weight, values[j], acc[i][j]);
     }
 }
 
-KERN_INLINE void attend_page(float *o, float *m, float *sum, const float *q,
-                             const struct page *page, const uint32_t n_heads, uint32_t hd,
-                             float scale)
+/* Dimensions d0 .. of the piece. */
+KERN_INLINE void add_tile(const struct tile *t, uint32_t d0, const uint32_t n_vecs,
+                          const uint32_t n, const int wide)
 {
-    _Alignas(64) float s[HEADS][KERN_PAGE];
-    uint32_t n_blocks = (page->n + 15) / 16;
-    float c[HEADS];
-    uint32_t b = 0, d = 0;
+    __m512 acc[TILE][VECS];
+    float *o = t->o + d0;
+    uint32_t p = 0;
 
-    for (; b + 2 <= n_blocks; b += 2)
-        score_blocks(s, q, page, b, 2, n_heads, hd, scale);
-    if (b < n_blocks)
-        score_blocks(s, q, page, b, 1, n_heads, hd, scale);
-    for (uint32_t h = 0; h < n_heads; h++)
-        c[h] = weigh(s[h], page->n, &m[h], &sum[h]);
-    for (; d + 64 <= hd; d += 64)
-        add_values(o, s, c, page, d, 4, n_heads, hd);
-    for (; d < hd; d += 16)
-        add_values(o, s, c, page, d, 1, n_heads, hd);
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t j = 0; j < n_vecs; j++)
+            acc[i][j] =
+                _mm512_mul_ps(_mm512_loadu_ps(o + i * t->hd + 16 * j), _mm512_set1_ps(t->c[i]));
+    }
+    for (; p < t->n_pos[0]; p++) {
+        for (uint32_t j = 0; j < n_vecs && !wide; j += 2)
+            _mm_prefetch(t->next + ((size_t)p * t->hd + d0 + 16 * j) * 2, _MM_HINT_T0);
+        add_position(acc, t, p, d0, n_vecs, n, wide, 1);
+    }
+    for (; p < t->n_pos[n - 1]; p++)
+        add_position(acc, t, p, d0, n_vecs, n, wide, 0);
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t j = 0; j < n_vecs; j++)
+            _mm512_storeu_ps(o + i * t->hd + 16 * j, acc[i][j]);
+    }
 }
 
-static void attend(float *o, float *m, float *sum, const float *q, const struct page *page,
-                   uint32_t n_heads, uint32_t hd, float scale)
+KERN_INLINE void add_dims(const struct tile *t, uint32_t n_dims, const uint32_t n, const int wide)
 {
-    switch (n_heads) {
+    if (n_dims == VECS * 16) {
+        add_tile(t, 0, VECS, n, wide);
+        return;
+    }
+    for (uint32_t d = 0; d < n_dims; d += 16)
+        add_tile(t, d, 1, n, wide);
+}
+
+static void add_values(const struct tile *t, uint32_t n_dims)
+{
+    switch (t->n + (t->wide ? TILE : 0)) {
     case 1:
-        attend_page(o, m, sum, q, page, 1, hd, scale);
+        add_dims(t, n_dims, 1, 0);
         break;
     case 2:
-        attend_page(o, m, sum, q, page, 2, hd, scale);
+        add_dims(t, n_dims, 2, 0);
         break;
     case 3:
-        attend_page(o, m, sum, q, page, 3, hd, scale);
+        add_dims(t, n_dims, 3, 0);
+        break;
+    case 4:
+        add_dims(t, n_dims, 4, 0);
+        break;
+    case 5:
+        add_dims(t, n_dims, 5, 0);
+        break;
+    case 6:
+        add_dims(t, n_dims, 6, 0);
+        break;
+    case TILE + 3: /* more than TILE queries, shared out evenly */
+        add_dims(t, n_dims, 3, 1);
+        break;
+    case TILE + 4:
+        add_dims(t, n_dims, 4, 1);
+        break;
+    case TILE + 5:
+        add_dims(t, n_dims, 5, 1);
         break;
     default:
-        attend_page(o, m, sum, q, page, 4, hd, scale);
+        add_dims(t, n_dims, 6, 1);
         break;
     }
 }
 
-void avx512_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                      float scale)
+static const struct attention_ops ops = {
+    TILE, BLOCKS * 16, VECS * 16, widen, score, weigh, add_values,
+};
+
+void avx512_attention(const struct attention *a)
 {
-    uint32_t n_pages = (n_pos + KERN_PAGE - 1) / KERN_PAGE;
-    uint32_t n_passes = (group + HEADS - 1) / HEADS;
-
-    memset(o, 0, (size_t)group * hd * sizeof *o);
-    for (uint32_t h = 0; h < group; h++) {
-        m[h] = -INFINITY;
-        sum[h] = 0;
-    }
-    for (uint32_t pass = 0; pass < n_passes; pass++) {
-        uint32_t h0 = pass * group / n_passes, h1 = (pass + 1) * group / n_passes;
-
-        for (uint32_t i = 0; i < n_pages; i++) {
-            uint32_t next = i + 1 < n_pages ? i + 1 : i, rest = n_pos - i * KERN_PAGE;
-            struct page page = {k[i], v[i], k[next], rest < KERN_PAGE ? rest : KERN_PAGE};
-
-            attend(o + (size_t)h0 * hd, m + h0, sum + h0, q + (size_t)h0 * hd, &page, h1 - h0, hd,
-                   scale);
-        }
-    }
+    attention_walk(a, &ops);
 }
 
 void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                            uint32_t n_split, uint32_t group, uint32_t hd)
+                            uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
         float max = m[h], total = 0;
 
         for (uint32_t i = 1; i < n_split; i++)
-            max = m[i * group + h] > max ? m[i * group + h] : max;
+            max = m[i * stride + h] > max ? m[i * stride + h] : max;
         memset(out + (size_t)h * hd, 0, hd * sizeof *out);
         for (uint32_t i = 0; i < n_split; i++) {
-            __m512 c = exp512(_mm512_set1_ps(m[i * group + h] - max));
-            const float *part = o + ((size_t)i * group + h) * hd;
+            __m512 c = exp512(_mm512_set1_ps(m[i * stride + h] - max));
+            const float *part = o + (i * stride + h) * hd;
 
-            total = __builtin_fmaf(sum[i * group + h], _mm512_cvtss_f32(c), total);
+            total = __builtin_fmaf(sum[i * stride + h], _mm512_cvtss_f32(c), total);
             for (uint32_t d = 0; d < hd; d += 16) {
                 float *dst = out + (size_t)h * hd + d;
 

@@ -14,11 +14,9 @@
 
 void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                  uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
-void avx2_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                    const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                    float scale);
+void avx2_attention(const struct attention *a);
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                          uint32_t n_split, uint32_t group, uint32_t hd);
+                          uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                    const float *v, uint32_t hd);
 
@@ -46,8 +44,8 @@ KERN_INLINE __m256i first_lanes256(uint32_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* kern_exp(). */
-KERN_INLINE __m256 exp256(__m256 x)
+/* kern_exp() of the lanes of `valid`, 0 in the others; x <= 0 or NaN. */
+KERN_INLINE __m256 exp256_negative(__m256 x, __m256i valid)
 {
     const __m256 one = _mm256_set1_ps(1), round = _mm256_set1_ps(EXP_ROUND);
     __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(EXP_LOG2E), round);
@@ -56,7 +54,6 @@ KERN_INLINE __m256 exp256(__m256 x)
     __m256 p = _mm256_set1_ps(EXP_C6);
     __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
     __m256 keep = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MIN), _CMP_NLT_UQ);
-    __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MAX), _CMP_GT_OQ);
 
     r = _mm256_fmadd_ps(n, _mm256_set1_ps(-EXP_LN2_LO), r);
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C5));
@@ -66,8 +63,17 @@ KERN_INLINE __m256 exp256(__m256 x)
     p = _mm256_fmadd_ps(p, r, one);
     p = _mm256_fmadd_ps(p, r, one);
     exponent = _mm256_add_epi32(exponent, _mm256_castps_si256(one));
-    p = _mm256_and_ps(keep, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
-    return _mm256_blendv_ps(p, _mm256_set1_ps(__builtin_inff()), over);
+    keep = _mm256_and_ps(keep, _mm256_castsi256_ps(valid));
+    return _mm256_and_ps(keep, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
+}
+
+/* kern_exp(). */
+KERN_INLINE __m256 exp256(__m256 x)
+{
+    __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MAX), _CMP_GT_OQ);
+
+    return _mm256_blendv_ps(exp256_negative(x, _mm256_set1_epi32(-1)),
+                            _mm256_set1_ps(__builtin_inff()), over);
 }
 
 /* The largest of 8 lanes. */

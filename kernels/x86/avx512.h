@@ -13,11 +13,9 @@
 
 void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                    uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
-void avx512_attention(float *o, float *m, float *sum, const float *q, const uint16_t *const *k,
-                      const uint16_t *const *v, uint32_t n_pos, uint32_t group, uint32_t hd,
-                      float scale);
+void avx512_attention(const struct attention *a);
 void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
-                            uint32_t n_split, uint32_t group, uint32_t hd);
+                            uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                      const float *v, uint32_t hd);
 
@@ -37,8 +35,8 @@ KERN_INLINE float tree512(__m512 lanes)
     return _mm_cvtss_f32(_mm_add_ss(v2, _mm_movehdup_ps(v2)));
 }
 
-/* kern_exp(). */
-KERN_INLINE __m512 exp512(__m512 x)
+/* kern_exp() of the lanes of `valid`, 0 in the others; x <= 0 or NaN. */
+KERN_INLINE __m512 exp512_negative(__m512 x, __mmask16 valid)
 {
     const __m512 one = _mm512_set1_ps(1), round = _mm512_set1_ps(EXP_ROUND);
     __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), round);
@@ -46,8 +44,7 @@ KERN_INLINE __m512 exp512(__m512 x)
     __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HI), x);
     __m512 p = _mm512_set1_ps(EXP_C6);
     __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MIN), _CMP_NLT_UQ);
-    __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MAX), _CMP_GT_OQ);
+    __mmask16 keep = _mm512_mask_cmp_ps_mask(valid, x, _mm512_set1_ps(EXP_MIN), _CMP_NLT_UQ);
 
     r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LO), r);
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_C5));
@@ -57,8 +54,15 @@ KERN_INLINE __m512 exp512(__m512 x)
     p = _mm512_fmadd_ps(p, r, one);
     p = _mm512_fmadd_ps(p, r, one);
     exponent = _mm512_add_epi32(exponent, _mm512_castps_si512(one));
-    p = _mm512_maskz_mul_ps(keep, p, _mm512_castsi512_ps(exponent));
-    return _mm512_mask_blend_ps(over, p, _mm512_set1_ps(__builtin_inff()));
+    return _mm512_maskz_mul_ps(keep, p, _mm512_castsi512_ps(exponent));
+}
+
+/* kern_exp(). */
+KERN_INLINE __m512 exp512(__m512 x)
+{
+    __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MAX), _CMP_GT_OQ);
+
+    return _mm512_mask_blend_ps(over, exp512_negative(x, 0xffff), _mm512_set1_ps(__builtin_inff()));
 }
 
 #endif

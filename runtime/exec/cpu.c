@@ -54,7 +54,7 @@ static void carve_in(struct carve *c, struct matrix_in *in, size_t rows, uint32_
 
 static void carve_partial(const struct cpu_state *cpu, struct carve *c, struct partial *partial)
 {
-    size_t heads = (size_t)cpu->n_splits_max * cpu->group;
+    size_t heads = (size_t)cpu->n_splits_max * ATTEND_ROWS * cpu->group;
 
     partial->o = carve_floats(c, heads * cpu->model->hp.head_dim);
     partial->m = carve_floats(c, heads);
@@ -78,14 +78,14 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
     cpu->mlp.x = cpu->gate;
     carve_quant(c, &cpu->mlp.q, rows, hp->n_ff);
     cpu->logits = carve_floats(c, (size_t)cpu->backend.logits_max * hp->n_vocab);
-    for (uint32_t i = 0; i < SPLIT_ROWS * hp->n_head_kv; i++)
+    for (uint32_t i = 0; i < hp->n_head_kv; i++)
         carve_partial(cpu, c, &cpu->parts[i]);
     for (unsigned i = 0; i < team_size(cpu->team); i++) {
         struct member *member = &cpu->members[i];
 
         carve_in(c, &member->in, SELF_ROWS, in_cols);
         carve_partial(cpu, c, &member->partial);
-        member->q = carve_floats(c, (size_t)cpu->group * hp->head_dim);
+        member->q = carve_floats(c, (size_t)ATTEND_ROWS * cpu->group * hp->head_dim);
         member->k = carve_floats(c, hp->head_dim);
     }
 }
@@ -127,8 +127,9 @@ static int take_memory(struct cpu_state *cpu, int kv_prefault, struct diag *diag
 
     cpu->rows = calloc(cpu->backend.rows_max, sizeof *cpu->rows);
     cpu->members = calloc(team_size(cpu->team), sizeof *cpu->members);
-    cpu->parts = calloc((size_t)SPLIT_ROWS * hp->n_head_kv, sizeof *cpu->parts);
-    if (!cpu->rows || !cpu->members || !cpu->parts) {
+    cpu->parts = calloc(hp->n_head_kv, sizeof *cpu->parts);
+    cpu->tiles = calloc(cpu->backend.rows_max, sizeof *cpu->tiles);
+    if (!cpu->rows || !cpu->tiles || !cpu->members || !cpu->parts) {
         diag_set(diag, "no memory for %" PRIu32 " rows a step", cpu->backend.rows_max);
         return -ENOMEM;
     }
@@ -212,6 +213,7 @@ void cpu_backend_free(struct backend *backend)
     cpu = backend->self;
     mem_unmap(cpu->kv, cpu->kv_bytes);
     mem_unmap(cpu->memory, cpu->memory_bytes);
+    free(cpu->tiles);
     free(cpu->parts);
     free(cpu->members);
     free(cpu->rows);

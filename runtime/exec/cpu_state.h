@@ -17,10 +17,17 @@
  * waiting for others. */
 #define SELF_ROWS 4u
 
+/* Rows that attend together share each page that is read: those of one sequence whose positions
+ * lie in the same ATTEND_ROWS, so that they have the same pages and splits. */
+#define ATTEND_ROWS 32u
+
 /* Up to this many rows attention is also shared out by split, so that one long sequence keeps all
  * members busy; above, rows and heads are enough, and partial results need room in one member only.
  */
 #define SPLIT_ROWS 16u
+
+_Static_assert(SPLIT_ROWS <= ATTEND_ROWS, "all rows of a shared split fit in a struct partial");
+_Static_assert(KERN_PAGE % ATTEND_ROWS == 0, "rows that attend together end in one page");
 
 /* Input of a matrix product: floats for the float types, quantised for the others. */
 struct matrix_in {
@@ -28,21 +35,26 @@ struct matrix_in {
     struct quant_rows q;
 };
 
-struct partial {    /* of one (row, kv head): [n_splits_max] each */
-    float *o;       /* [splits][group][hd] */
-    float *m, *sum; /* [splits][group] */
+/* What attention leaves of each split, of up to ATTEND_ROWS rows and one kv head. */
+struct partial {
+    float *o;       /* [n_splits_max][ATTEND_ROWS][group][hd] */
+    float *m, *sum; /* [n_splits_max][ATTEND_ROWS][group] */
 };
 
 /* Scratch of one member, so that nothing is shared by accident. */
 struct member {
     struct matrix_in in;    /* [SELF_ROWS] */
-    struct partial partial; /* one (row, kv head) */
-    float *q, *k;           /* [group][hd], [hd]: rotated */
+    struct partial partial; /* of one unit of attention */
+    float *q, *k;           /* [ATTEND_ROWS][group][hd], [hd]: rotated */
 };
 
 struct row_info {
     uint32_t pos;
     const uint32_t *pages;
+};
+
+struct row_tile { /* rows that attend together */
+    uint32_t row0, n_rows;
 };
 
 struct cpu_state {
@@ -58,16 +70,18 @@ struct cpu_state {
                       so that what is used, and not the pool, is what is touched */
 
     /* Activations, shared by the team; each region's members write disjoint parts. */
-    float *x;              /* [rows][n_embd] residual stream */
-    float *qkv;            /* [rows][qkv_rows] */
-    float *attn;           /* [rows][n_head * hd] */
-    float *gate, *up;      /* [rows][n_ff] */
-    float *out;            /* [rows][n_embd] of O and down, before it is added */
-    struct matrix_in in;   /* [rows] of the matrix that comes next */
-    struct matrix_in mlp;  /* [rows] of down; mlp.x is gate */
-    struct partial *parts; /* [SPLIT_ROWS][n_head_kv] */
-    float *logits;         /* [logits_max][n_vocab] */
-    struct row_info *rows; /* [rows_max] */
+    float *x;               /* [rows][n_embd] residual stream */
+    float *qkv;             /* [rows][qkv_rows] */
+    float *attn;            /* [rows][n_head * hd] */
+    float *gate, *up;       /* [rows][n_ff] */
+    float *out;             /* [rows][n_embd] of O and down, before it is added */
+    struct matrix_in in;    /* [rows] of the matrix that comes next */
+    struct matrix_in mlp;   /* [rows] of down; mlp.x is gate */
+    struct partial *parts;  /* [n_head_kv] of all rows, when there are up to SPLIT_ROWS */
+    float *logits;          /* [logits_max][n_vocab] */
+    struct row_info *rows;  /* [rows_max] */
+    struct row_tile *tiles; /* [rows_max], n_tiles of them in this step */
+    uint32_t n_tiles;
     struct member *members;
     _Alignas(64) _Atomic uint32_t cursor; /* next unit of attention */
 

@@ -20,10 +20,11 @@ struct pass {
     const struct step *step;
     const struct layer *layer;
     uint32_t i_layer;
-    uint32_t n_rows; /* of the step; from the last attention on, those with logits */
-    int self;        /* n_rows <= SELF_ROWS */
-    int split;       /* n_rows <= SPLIT_ROWS */
-    int decode;      /* one row a sequence, all with logits: whoever attends to the newest position
+    uint32_t n_rows;  /* of the step; from the last attention on, those with logits */
+    uint32_t n_units; /* of attention, for one kv head */
+    int self;         /* n_rows <= SELF_ROWS */
+    int split;        /* n_rows <= SPLIT_ROWS */
+    int decode;       /* one row a sequence, all with logits: whoever attends to the newest position
                         stores it first */
 };
 
@@ -150,7 +151,43 @@ static uint32_t n_splits(const struct cpu_state *cpu, uint32_t row)
     return cpu->rows[row].pos / KERN_SPLIT + 1;
 }
 
-/* The row's query heads of one kv head, rotated, in the member's scratch. */
+/* What a member does at a time: a tile of rows and a kv head, all splits or (few rows) one of them,
+ * merged by the next region. */
+struct unit {
+    const struct row_tile *tile;
+    uint32_t head, split;
+};
+
+/* Unit `index` of the step's attention; 0 when there are fewer. Rows inside heads, so that a head's
+ * pages stay in the cache for all rows; the last positions, which take longest, first. */
+static int find_unit(const struct pass *p, uint32_t index, struct unit *ret_unit)
+{
+    const struct cpu_state *cpu = p->cpu;
+    const struct row_tile *tile = &cpu->tiles[cpu->n_tiles - 1];
+    uint32_t head = index / p->n_units;
+
+    if (head >= cpu->model->hp.n_head_kv)
+        return 0;
+    index %= p->n_units;
+    if (!p->split) {
+        *ret_unit = (struct unit){tile - index, head, 0};
+        return 1;
+    }
+    for (; index >= n_splits(cpu, tile->row0); tile--)
+        index -= n_splits(cpu, tile->row0);
+    *ret_unit = (struct unit){tile, head, index};
+    return 1;
+}
+
+/* Keys of page i of the unit's sequence. */
+static const uint16_t *unit_keys(const struct pass *p, const struct unit *unit, uint32_t i)
+{
+    const struct cpu_state *cpu = p->cpu;
+
+    return cpu->kv + kv_at(cpu, p->i_layer, cpu->rows[unit->tile->row0].pages[i], unit->head);
+}
+
+/* The row's query heads of one kv head, rotated. */
 static void rotate_q(const struct pass *p, float *q, uint32_t row, uint32_t head)
 {
     const struct cpu_state *cpu = p->cpu;
@@ -164,57 +201,74 @@ static void rotate_q(const struct pass *p, float *q, uint32_t row, uint32_t head
                            cpu->model->rope_sin + table, hp->head_dim);
 }
 
-/* One split of one row and kv head, into partial. */
-static void attend_split(const struct pass *p, const float *q, struct partial *partial,
-                         uint32_t row, uint32_t head, uint32_t split)
+/* The unit's split into the rows of partial from row `at` on. */
+static void attend_split(const struct pass *p, const struct unit *unit, const float *q,
+                         const struct partial *partial, uint32_t at, const uint16_t *next_k)
 {
     const struct cpu_state *cpu = p->cpu;
-    uint32_t hd = cpu->model->hp.head_dim, group = cpu->group;
-    const struct row_info *info = &cpu->rows[row];
-    uint32_t left = info->pos + 1 - split * KERN_SPLIT;
-    uint32_t n_pos = left < KERN_SPLIT ? left : KERN_SPLIT;
+    uint32_t hd = cpu->model->hp.head_dim, first_page = unit->split * (KERN_SPLIT / KERN_PAGE);
+    uint32_t left = cpu->rows[unit->tile->row0].pos + 1 - unit->split * KERN_SPLIT;
+    size_t query = ((size_t)unit->split * ATTEND_ROWS + at) * cpu->group;
     const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    struct attention a = {.o = partial->o + query * hd,
+                          .m = partial->m + query,
+                          .sum = partial->sum + query,
+                          .q = q,
+                          .k = k,
+                          .v = v,
+                          .next_k = next_k,
+                          .n_pos = left < KERN_SPLIT ? left : KERN_SPLIT,
+                          .n_rows = unit->tile->n_rows,
+                          .group = cpu->group,
+                          .hd = hd,
+                          .scale = cpu->scale};
 
-    for (uint32_t i = 0; i < (n_pos + KERN_PAGE - 1) / KERN_PAGE; i++) {
-        uint32_t page = info->pages[split * (KERN_SPLIT / KERN_PAGE) + i];
-
-        k[i] = cpu->kv + kv_at(cpu, p->i_layer, page, head);
+    /* The tile's last row sees no page more than its first. */
+    for (uint32_t i = 0; i < (a.n_pos + KERN_PAGE - 1) / KERN_PAGE; i++) {
+        k[i] = unit_keys(p, unit, first_page + i);
         v[i] = k[i] + (size_t)KERN_PAGE * hd;
     }
-    cpu->kernels->attention(
-        partial->o + (size_t)split * group * hd, partial->m + (size_t)split * group,
-        partial->sum + (size_t)split * group, q, k, v, n_pos, group, hd, cpu->scale);
+    cpu->kernels->attention(&a);
 }
 
+/* Merges the row that stands `at` rows into partial. */
 static void merge_head(const struct cpu_state *cpu, float *attn, const struct partial *partial,
-                       uint32_t row, uint32_t head)
+                       uint32_t at, uint32_t row, uint32_t head)
 {
     uint32_t hd = cpu->model->hp.head_dim;
+    size_t query = (size_t)at * cpu->group;
 
-    cpu->kernels->attention_merge(attn + (size_t)head * cpu->group * hd, partial->o, partial->m,
-                                  partial->sum, n_splits(cpu, row), cpu->group, hd);
+    cpu->kernels->attention_merge(attn + (size_t)head * cpu->group * hd, partial->o + query * hd,
+                                  partial->m + query, partial->sum + query, n_splits(cpu, row),
+                                  (size_t)ATTEND_ROWS * cpu->group, cpu->group, hd);
 }
 
-/* A unit of work: all splits of a row and kv head, or (few rows) one of them, merged by the next
- * region. */
-static void attend_unit(struct pass *p, struct member *member, uint32_t row, uint32_t head,
-                        uint32_t split)
+/* next: the unit that this member will probably do next, or NULL. */
+static void attend_unit(const struct pass *p, struct member *member, struct unit *unit,
+                        const struct unit *next)
 {
-    struct cpu_state *cpu = p->cpu;
+    const struct cpu_state *cpu = p->cpu;
     const struct hparams *hp = &cpu->model->hp;
-    uint32_t splits = n_splits(cpu, row);
+    const uint16_t *next_k =
+        next ? unit_keys(p, next, next->split * (KERN_SPLIT / KERN_PAGE)) : NULL;
+    uint32_t row0 = unit->tile->row0, splits = n_splits(cpu, row0);
 
-    rotate_q(p, member->q, row, head);
-    if (p->decode && (!p->split || split == splits - 1))
-        store_kv(p, member->k, row, head);
+    for (uint32_t r = 0; r < unit->tile->n_rows; r++)
+        rotate_q(p, member->q + (size_t)r * cpu->group * hp->head_dim, row0 + r, unit->head);
+    if (p->decode && (!p->split || unit->split == splits - 1))
+        store_kv(p, member->k, row0, unit->head);
     if (p->split) {
-        attend_split(p, member->q, &cpu->parts[row * hp->n_head_kv + head], row, head, split);
+        attend_split(p, unit, member->q, &cpu->parts[unit->head], row0, next_k);
         return;
     }
-    for (uint32_t s = 0; s < splits; s++)
-        attend_split(p, member->q, &member->partial, row, head, s);
-    merge_head(cpu, cpu->attn + (size_t)row * hp->n_head * hp->head_dim, &member->partial, row,
-               head);
+    for (; unit->split < splits; unit->split++)
+        attend_split(p, unit, member->q, &member->partial, 0,
+                     unit->split + 1 < splits
+                         ? unit_keys(p, unit, (unit->split + 1) * (KERN_SPLIT / KERN_PAGE))
+                         : next_k);
+    for (uint32_t r = 0; r < unit->tile->n_rows; r++)
+        merge_head(cpu, cpu->attn + (size_t)(row0 + r) * hp->n_head * hp->head_dim,
+                   &member->partial, r, row0 + r, unit->head);
 }
 
 /* Units differ in cost, so members take the next one when they are done. */
@@ -222,22 +276,14 @@ static void attention_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
     struct cpu_state *cpu = p->cpu;
-    uint32_t mine = atomic_fetch_add_explicit(&cpu->cursor, 1, memory_order_relaxed), unit = 0;
+    uint32_t mine = atomic_fetch_add_explicit(&cpu->cursor, 1, memory_order_relaxed);
+    struct unit unit, next;
 
-    (void)n;
-    /* Rows inside heads: pages of one head stay in the cache for the rows of a prefill. */
-    for (uint32_t head = 0; head < cpu->model->hp.n_head_kv; head++) {
-        for (uint32_t row = 0; row < p->n_rows; row++) {
-            uint32_t units = p->split ? n_splits(cpu, row) : 1;
-
-            for (uint32_t split = 0; split < units; split++, unit++) {
-                if (unit != mine)
-                    continue;
-                attend_unit(p, &cpu->members[member], row, head, split);
-                /* Relaxed: the barrier at the end of the region orders what the units wrote. */
-                mine = atomic_fetch_add_explicit(&cpu->cursor, 1, memory_order_relaxed);
-            }
-        }
+    while (find_unit(p, mine, &unit)) {
+        /* Members mostly take turns. */
+        attend_unit(p, &cpu->members[member], &unit, find_unit(p, mine + n, &next) ? &next : NULL);
+        /* Relaxed: the barrier at the end of the region orders what the units wrote. */
+        mine = atomic_fetch_add_explicit(&cpu->cursor, 1, memory_order_relaxed);
     }
 }
 
@@ -251,7 +297,7 @@ static void gather_attn(const struct pass *p, struct matrix_in *in, float *y, ui
 
     y += (size_t)row * n_cols;
     for (uint32_t h = 0; h < hp->n_head_kv && p->split; h++)
-        merge_head(cpu, y, &cpu->parts[row * hp->n_head_kv + h], row, h);
+        merge_head(cpu, y, &cpu->parts[h], row, row, h);
     if (cpu->quantised)
         cpu->kernels->quantize(&q, row, y, n_cols);
 }
@@ -379,11 +425,35 @@ static void head_region(void *arg, unsigned member, unsigned n)
                  member, n);
 }
 
+/* Rows of one sequence attend together, as far as there is then work for all members. */
+static void cut_tiles(struct pass *p)
+{
+    struct cpu_state *cpu = p->cpu;
+    uint32_t units = 3 * team_size(cpu->team), rows = ATTEND_ROWS;
+
+    while (rows > 1 && p->n_rows * cpu->model->hp.n_head_kv < units * rows)
+        rows /= 2;
+    cpu->n_tiles = 0;
+    p->n_units = 0;
+    for (uint32_t r = 0; r < p->n_rows; r++) {
+        const struct row_info *info = &cpu->rows[r];
+
+        if (r > 0 && info->pages == info[-1].pages && info->pos == info[-1].pos + 1 &&
+            info->pos % rows != 0) {
+            cpu->tiles[cpu->n_tiles - 1].n_rows++;
+            continue;
+        }
+        cpu->tiles[cpu->n_tiles++] = (struct row_tile){r, 1};
+        p->n_units += p->split ? n_splits(cpu, r) : 1;
+    }
+}
+
 static void set_rows(struct pass *p, uint32_t n_rows)
 {
     p->n_rows = n_rows;
     p->self = n_rows <= SELF_ROWS;
     p->split = n_rows <= SPLIT_ROWS;
+    cut_tiles(p);
 }
 
 /* Once the last layer's K and V are stored, only rows with logits matter: they move to the
@@ -460,8 +530,8 @@ void forward_llama(void *self, const struct step *step, const float **ret_logits
     assert(step->n_rows >= 1 && step->n_rows <= cpu->backend.rows_max);
     assert(step->n_logits <= cpu->backend.logits_max && step->n_logits <= step->n_rows);
     *ret_logits = cpu->logits;
-    set_rows(&p, step->n_rows);
     lay_out_rows(&p);
+    set_rows(&p, step->n_rows);
 
     if (p.self)
         embed_rows(&p, 0, p.n_rows);

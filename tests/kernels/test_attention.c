@@ -67,11 +67,112 @@ struct partial {
     float o[GROUP_MAX * HD_MAX], m[GROUP_MAX], sum[GROUP_MAX];
 };
 
+/* One row. */
 static void attend(const struct cpu_kernels *table, struct partial *out, const struct cache *c,
                    uint32_t n_pos, uint32_t group, float scale)
 {
-    table->attention(out->o, out->m, out->sum, c->q, (const uint16_t *const *)c->k,
-                     (const uint16_t *const *)c->v, n_pos, group, c->hd, scale);
+    struct attention a = {.o = out->o,
+                          .m = out->m,
+                          .sum = out->sum,
+                          .q = c->q,
+                          .k = (const uint16_t *const *)c->k,
+                          .v = (const uint16_t *const *)c->v,
+                          .n_pos = n_pos,
+                          .n_rows = 1,
+                          .group = group,
+                          .hd = c->hd,
+                          .scale = scale};
+
+    table->attention(&a);
+}
+
+/* Queries and results of several rows, each buffer between forbidden pages. */
+struct rows {
+    uint32_t n_rows, group, hd;
+    float *q, *o, *m, *sum;
+};
+
+static void rows_init(struct rows *r, uint32_t n_rows, uint32_t group, uint32_t hd)
+{
+    size_t n = (size_t)n_rows * group;
+    uint64_t state = n * hd;
+
+    *r = (struct rows){n_rows,
+                       group,
+                       hd,
+                       guard_alloc(n * hd * 4, 4),
+                       guard_alloc(n * hd * 4, 4),
+                       guard_alloc(n * 4, 4),
+                       guard_alloc(n * 4, 4)};
+    for (size_t i = 0; i < n * hd; i++)
+        r->q[i] = 2 * random_float(&state);
+}
+
+static void rows_fini(struct rows *r)
+{
+    size_t n = (size_t)r->n_rows * r->group;
+
+    guard_free(r->q, n * r->hd * 4);
+    guard_free(r->o, n * r->hd * 4);
+    guard_free(r->m, n * 4);
+    guard_free(r->sum, n * 4);
+}
+
+/* Rows first .. first + n_rows - 1 of r, the first of which sees n_pos positions. */
+static void attend_rows(const struct cpu_kernels *table, const struct rows *r,
+                        const struct cache *c, uint32_t first, uint32_t n_rows, uint32_t n_pos)
+{
+    size_t at = (size_t)first * r->group;
+    struct attention a = {.o = r->o + at * r->hd,
+                          .m = r->m + at,
+                          .sum = r->sum + at,
+                          .q = r->q + at * r->hd,
+                          .k = (const uint16_t *const *)c->k,
+                          .v = (const uint16_t *const *)c->v,
+                          .next_k = c->k[0],
+                          .n_pos = n_pos,
+                          .n_rows = n_rows,
+                          .group = r->group,
+                          .hd = r->hd,
+                          .scale = 0.125f};
+
+    table->attention(&a);
+}
+
+static void ck_assert_same_rows(const struct rows *actual, const struct rows *expected,
+                                uint32_t n_rows)
+{
+    size_t n = (size_t)n_rows * actual->group;
+
+    ck_assert_same_floats(actual->o, expected->o, n * actual->hd);
+    ck_assert_mem_eq(actual->m, expected->m, n * 4);
+    ck_assert_same_floats(actual->sum, expected->sum, n);
+}
+
+/* Rows are called one by one with `table`, and all at once with the kernel under test: what they
+ * give must be the same. The pages hold nothing beyond what the last row sees. */
+static void check_rows(const struct cpu_kernels *table, uint32_t hd, uint32_t n_pos,
+                       uint32_t n_rows, uint32_t group)
+{
+    uint32_t last = n_pos + n_rows - 1;
+    struct rows actual, expected;
+    struct cache c;
+
+    last = last < KERN_SPLIT ? last : KERN_SPLIT;
+    cache_init(&c, hd, hd + last);
+    cache_fill(&c, 0, last);
+    rows_init(&actual, n_rows, group, hd);
+    rows_init(&expected, n_rows, group, hd);
+    attend_rows(kern, &actual, &c, 0, n_rows, n_pos);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint32_t seen = n_pos + r < KERN_SPLIT ? n_pos + r : KERN_SPLIT;
+
+        attend_rows(table, &expected, &c, r, 1, seen);
+    }
+    ck_assert_same_rows(&actual, &expected, n_rows);
+    rows_fini(&actual);
+    rows_fini(&expected);
+    cache_fini(&c);
 }
 
 static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
@@ -101,6 +202,56 @@ START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
                 is_poison(actual.o + group * hd, sizeof actual.o - group * hd * sizeof *actual.o));
         }
     }
+    cache_fini(&c);
+}
+END_TEST
+
+/* First row's positions and rows: within a page, across its edge, over several, past the split. */
+static const uint32_t spans[][2] = {{1, 2},    {1, 40},   {15, 3},  {33, 16},  {60, 1},  {60, 9},
+                                    {64, 2},   {65, 31},  {97, 32}, {100, 70}, {128, 7}, {250, 20},
+                                    {481, 32}, {505, 20}, {512, 1}, {512, 33}};
+#define N_SPANS (sizeof spans / sizeof spans[0])
+
+START_TEST(rows_together_give_the_bits_of_each_row_alone)
+{
+    static const uint32_t groups[] = {1, 2, 3, 4, 7, 9};
+    const uint32_t n_groups = sizeof groups / sizeof groups[0];
+
+    for (uint32_t i = 0; i < N_SPANS; i++) /* every group meets every span in some dimension */
+        check_rows(kern, dims[_i], spans[i][0], spans[i][1], groups[(i + (uint32_t)_i) % n_groups]);
+}
+END_TEST
+
+START_TEST(rows_together_give_the_reference_bits)
+{
+    check_rows(ref, dims[_i], 50, 20, 3);
+    check_rows(ref, dims[_i], 500, 16, 2);
+    check_rows(ref, dims[_i], 1, 5, 1);
+}
+END_TEST
+
+START_TEST(a_row_never_shows_what_later_positions_hold)
+{
+    static const uint32_t group = 3, hd = 64, n_rows = 32, n_pos = 49;
+    struct rows before, after;
+    struct cache c;
+
+    cache_init(&c, hd, 5);
+    cache_fill(&c, 0, n_pos + n_rows - 1);
+    rows_init(&before, n_rows, group, hd);
+    rows_init(&after, n_rows, group, hd);
+    attend_rows(kern, &before, &c, 0, n_rows, n_pos);
+    for (uint32_t r = n_rows - 1; r > 0; r--) {
+        uint32_t p = n_pos + r - 1; /* which row r is the first to see */
+
+        c.k[p / 64][(p % 64 / 16 * hd + 7) * 16 + p % 16] = r % 2 ? 0x7e00 : 0x7c00; /* NaN, inf */
+        c.v[p / 64][p % 64 * hd + r] = r % 3 ? 0x7c00 : 0x7e00;
+        attend_rows(kern, &after, &c, 0, n_rows, n_pos);
+        ck_assert_same_rows(&after, &before, r);
+        ck_assert(!isfinite(after.o[(size_t)r * group * hd + r]));
+    }
+    rows_fini(&before);
+    rows_fini(&after);
     cache_fini(&c);
 }
 END_TEST
@@ -142,7 +293,7 @@ START_TEST(attention_equals_softmax_in_double)
     cache_fill(&c, 0, KERN_SPLIT);
     for (uint32_t i = 0; i < 5; i++) {
         attend(kern, &part, &c, counts[i], 3, 0.125f);
-        kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, hd);
+        kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, 3, hd);
         for (uint32_t h = 0; h < 3; h++) {
             exact_attention(exact, &c, h, counts[i], 0.125);
             /* |V| <= 1. A score of at most hd / 2 terms of 4 in each chain, times 1/8, is off by up
@@ -193,7 +344,7 @@ START_TEST(a_nan_key_makes_its_heads_nan)
     cache_fill(&c, 0, 100);
     c.k[1][5 * 16 + 3] = 0x7e00; /* position 67, d = 5 */
     attend(kern, &part, &c, 100, 3, 0.125f);
-    kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, 64);
+    kern->attention_merge(out, part.o, part.m, part.sum, 1, 3, 3, 64);
     for (uint32_t i = 0; i < 3 * 64; i++)
         ck_assert(isnan(part.o[i]) && isnan(out[i]));
     cache_fini(&c);
@@ -226,11 +377,24 @@ START_TEST(merged_splits_equal_softmax_in_double)
 
     cache_init(&c, 64, 9);
     cache_fill(&c, 0, 448);
-    for (uint32_t i = 0; i < 3; i++)
-        kern->attention(o[i], m[i], sum[i], c.q, (const uint16_t *const *)c.k + first[i],
-                        (const uint16_t *const *)c.v + first[i], n_pos[i], 3, 64, 0.125f);
-    ref->attention_merge(expected, o[0], m[0], sum[0], 3, 3, 64);
-    kern->attention_merge(out, o[0], m[0], sum[0], 3, 3, 64);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct attention a = {.o = o[i],
+                              .m = m[i],
+                              .sum = sum[i],
+                              .q = c.q,
+                              .k = (const uint16_t *const *)c.k + first[i],
+                              .v = (const uint16_t *const *)c.v + first[i],
+                              .next_k = i < 2 ? c.k[first[i + 1]] : NULL,
+                              .n_pos = n_pos[i],
+                              .n_rows = 1,
+                              .group = 3,
+                              .hd = 64,
+                              .scale = 0.125f};
+
+        kern->attention(&a);
+    }
+    ref->attention_merge(expected, o[0], m[0], sum[0], 3, 3, 3, 64);
+    kern->attention_merge(out, o[0], m[0], sum[0], 3, 3, 3, 64);
     ck_assert_mem_eq(out, expected, sizeof out);
     for (uint32_t h = 0; h < 3; h++) {
         exact_attention(exact, &c, h, 448, 0.125);
@@ -257,9 +421,11 @@ START_TEST(merge_gives_the_reference_bits_for_any_shape)
         for (uint32_t group = 1; group <= GROUP_MAX; group++) {
             memset(out, POISON, sizeof out);
             memset(expected, POISON, sizeof expected);
-            ref->attention_merge(expected, o, m, sum, n_split, group, dims[_i]);
-            kern->attention_merge(out, o, m, sum, n_split, group, dims[_i]);
-            ck_assert_mem_eq(out, expected, sizeof out);
+            for (size_t stride = group; stride <= GROUP_MAX; stride += 3) {
+                ref->attention_merge(expected, o, m, sum, n_split, stride, group, dims[_i]);
+                kern->attention_merge(out, o, m, sum, n_split, stride, group, dims[_i]);
+                ck_assert_mem_eq(out, expected, sizeof out);
+            }
         }
     }
 }
@@ -310,6 +476,9 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, every_number_of_positions_and_heads_gives_the_reference_bits, 0,
                         N_DIMS);
+    tcase_add_loop_test(tc, rows_together_give_the_bits_of_each_row_alone, 0, N_DIMS);
+    tcase_add_loop_test(tc, rows_together_give_the_reference_bits, 0, N_DIMS);
+    tcase_add_test(tc, a_row_never_shows_what_later_positions_hold);
     tcase_add_loop_test(tc, attention_equals_softmax_in_double, 0, N_DIMS);
     tcase_add_test(tc, what_lies_beyond_the_positions_never_shows);
     tcase_add_test(tc, a_nan_key_makes_its_heads_nan);
