@@ -34,7 +34,7 @@
  *   Q2_K       160  2       u8 s + 16n, the same way    f16 d, f16 m   (d s) c - m n
  *   F16, BF16 1024  32 k x 16 rows x 2 B, k-major: element (k, r) at 16k + r
  *   F32       2048  the same with 4 B
- * T: 16 codes each, IQ4's and FP4's values (kernels/pack.c). Every product of a d or m and its
+ * T: 16 codes each, IQ4's and FP4's values (kernels/packed.c). Every product of a d or m and its
  * integer is exact in f32, and so is what stands in brackets times its scale: a weight is rounded
  * at most once, by the sum. An e of 255 is 2^127 as in ggml, not NaN. A NaN or infinite scale gives
  * what IEEE 754 says.
@@ -183,7 +183,7 @@ const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char *
 /* "auto", "ref", "avx2", "avx512" -> variant; -EINVAL. */
 int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
 
-/* ---- packing (kernels/pack.c): plain C, exact, used at load ---- */
+/* ---- packing (kernels/pack.c, packed.c): plain C, exact ---- */
 
 /* Bytes of one packed group of n_cols columns; 0 for a type that cannot be packed. */
 size_t pack_group_bytes(enum dtype type, uint32_t n_cols);

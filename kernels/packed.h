@@ -136,16 +136,20 @@ static inline struct half_sums split_sums(int32_t both)
     return (struct half_sums){low, (int16_t)((both - low) / 65536)};
 }
 
-/* 32 weights of one row as a file has them. */
+/* 32 weights of one row as a file has them. Word `line` of a plane is the row's four bytes of that
+ * line; only fields that the type has are set. */
 struct raw_block {
-    uint8_t code[KERN_BLOCK];
+    uint32_t low[8], high[2];
     uint16_t d, m;   /* f16; of a GGUF block of 256 these are d and dmin; MXFP4: d is e */
     int8_t scale[2]; /* of the two halves; SCALES_INT*: the first is of both */
     uint8_t min[2];
 };
 
-/* Reads weights 32 * part .. + 31 of a GGUF block of a type with codes. */
-void gguf_block_read(struct raw_block *ret, enum dtype type, const uint8_t *src, uint32_t part);
+/* The 32 weights in f32. */
+void raw_block_weights(float *dst, enum dtype type, const struct raw_block *raw);
+
+/* Element i of a float type. */
+float packed_element(const uint8_t *src, enum dtype type, size_t i);
 
 /* 32 weights in the form that all types share: weight k is d[k / 16] * (code[k] - zero) + m[k / 16],
  * with m = -0 (which changes nothing) for types without a minimum. */
