@@ -91,7 +91,7 @@ struct sched_opt {
     uint32_t lag_tokens_max; /* 0: nobody is paused */
     uint64_t lag_timeout_ns;
     struct sched_limits user_limits;   /* of each owner */
-    struct sched_limits client_limits; /* of each client; also the owner's hold */
+    struct sched_limits client_limits; /* of each client of it; both hold */
 };
 
 /* Whose a request is. The owner is a user, and of a trusted one the tenant that it speaks for. */
