@@ -24,6 +24,7 @@
 #define SETTINGS(X)                                                                                \
     X(model, TEXT, 0, 0, 0)                                                                        \
     X(socket, TEXT, 0, 0, 0)                                                                       \
+    X(cache, TEXT, 0, 0, 0)                                                                        \
     X(cpu, TEXT, 0, 0, 0)                                                                          \
     X(socket_mode, TEXT, 0, 0, 0)                                                                  \
     X(io, TEXT, 0, 0, 0)                                                                           \
@@ -102,6 +103,7 @@ void config_fini(struct config *config)
 {
     free(config->model);
     free(config->socket);
+    free(config->cache);
     free(config->cpu);
     free(config->socket_mode);
     free(config->io);
@@ -416,6 +418,8 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
     err = mode_finish(config, path, diag);
     if (err < 0)
         return err;
+    if (config->cache && config->cache[0] != '/' && strcmp(config->cache, "none") != 0)
+        return diag_at(diag, path, "cache", "expected an absolute path, or none");
     if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
         return diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
     if (io_kind_parse(config->io ? config->io : "auto", &config->io_kind) < 0)

@@ -16,6 +16,7 @@
 struct config {
     char *model;       /* path of the GGUF file */
     char *socket;      /* path; NULL: TOKENRING_SOCKET, else socket_path_default() */
+    char *cache;       /* folder of packed weights; "none"; NULL: cache_path_default() */
     char *cpu;         /* auto, ref, avx2, avx512 */
     char *socket_mode; /* octal, "0600" */
     char *io;          /* auto, uring, epoll */
@@ -52,7 +53,7 @@ struct config {
     uint32_t user_memory_mib_max;
     uint32_t user_attaches_per_s;
     char *user_class_max; /* batch, interactive, realtime; NULL: realtime */
-    uint32_t drain_s; /* running requests may finish for so long after SIGTERM */
+    uint32_t drain_s;     /* running requests may finish for so long after SIGTERM */
 
     uint64_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */

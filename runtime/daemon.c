@@ -15,12 +15,14 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mem.h"
 #include "runtime/base/team.h"
+#include "runtime/cache_path.h"
 #include "runtime/client_stats.h"
 #include "runtime/exec/cpu.h"
 #include "runtime/exec/echo.h"
 #include "runtime/intake.h"
 #include "runtime/io/io.h"
 #include "runtime/job.h"
+#include "runtime/keeper.h"
 #include "runtime/kv/page.h"
 #include "runtime/model/model.h"
 #include "runtime/publish.h"
@@ -54,6 +56,7 @@ struct daemon {
     struct io *io;
     struct tkr_stats_file stats;
     struct client_stats *client_stats;
+    struct keeper *keeper;
     struct tkr_model_entry entry;
 
     struct intake intake;
@@ -580,6 +583,8 @@ static int echo_start(struct daemon *d, struct diag *diag)
 static int file_start(struct daemon *d, struct diag *diag)
 {
     uint32_t allowed = team_cpus_allowed();
+    const char *cache = d->config.cache;
+    char path[512];
     int err;
 
     /* More of them wait for each other instead of computing. */
@@ -595,7 +600,16 @@ static int file_start(struct daemon *d, struct diag *diag)
         diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
         return err;
     }
-    return model_open(&d->model, d->config.model, d->config.ctx, d->kernels, d->team, diag);
+    if (!cache) {
+        if (cache_path_default(path, sizeof path) == 0)
+            cache = path;
+    } else if (strcmp(cache, "none") == 0) {
+        cache = NULL;
+    }
+    err = model_open_cached(&d->model, d->config.model, d->config.ctx, cache, d->team, diag);
+    if (err == 0 && d->model->cache_note.text[0])
+        log_line(LOG_WARN, "%s", d->model->cache_note.text);
+    return err;
 }
 
 static int kernels_start(struct daemon *d, struct diag *diag)
@@ -911,6 +925,13 @@ static int start(struct daemon *d, struct diag *diag)
     return stats_ready(d, diag);
 }
 
+static const char *weights_from(const struct daemon *d)
+{
+    if (d->is_echo)
+        return "none";
+    return d->model->packed ? "mapped" : "packed";
+}
+
 int daemon_new(struct daemon **ret_daemon, const struct config *config, struct diag *diag)
 {
     struct daemon *d = calloc(1, sizeof *d);
@@ -928,12 +949,15 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
     }
     if (io_note(d->io)[0])
         log_line(LOG_WARN, "%s", io_note(d->io));
-    log_line(
-        LOG_INFO,
-        "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s start_ms=%llu",
-        d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
-        d->config.kv_positions, io_mode(d->io),
-        (unsigned long long)((clock_ns() - begin) / 1000000));
+    log_line(LOG_INFO,
+             "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s "
+             "weights=%s start_ms=%llu",
+             d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
+             d->config.kv_positions, io_mode(d->io), weights_from(d),
+             (unsigned long long)((clock_ns() - begin) / 1000000));
+    err = keeper_start(&d->keeper, d->model);
+    if (err < 0)
+        log_line(LOG_WARN, "cache is not written: %s", strerror(-err));
     *ret_daemon = d;
     return 0;
 }
@@ -953,6 +977,7 @@ void daemon_free(struct daemon *d)
 {
     if (!d)
         return;
+    keeper_stop(d->keeper);
     textwork_free(d->text);
     for (uint32_t i = 0; i < d->n_alive; i++)
         io_client_unref(d->jobs[d->alive[i]].client);

@@ -22,25 +22,49 @@ static void diag_name_file(struct diag *diag, const char *path)
     diag_set(diag, "%s: %s", path, inner.text);
 }
 
-int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
-               const struct cpu_kernels *kernels, struct team *team, struct diag *diag)
-{
-    struct model *model;
-    struct gguf *gguf;
-    int err = model_load(&model, &gguf, path, n_ctx, team, diag);
+struct reading {
+    struct vocab *vocab;
+    struct diag diag;
+    int err;
+};
 
-    (void)kernels; /* all variants read the same packed layout */
-    if (err < 0)
-        return err;
-    err = vocab_new(&model->vocab, gguf, diag);
-    gguf_close(gguf);
+static void read_vocab(void *arg, const struct gguf *g)
+{
+    struct reading *reading = arg;
+
+    reading->err = vocab_new(&reading->vocab, g, &reading->diag);
+}
+
+int model_open_cached(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
+                      struct team *team, struct diag *diag)
+{
+    struct reading reading = {.err = 0};
+    struct load_opt opt = {
+        .n_ctx = n_ctx, .cache = cache, .beside = read_vocab, .beside_arg = &reading};
+    struct model *model;
+    int err = model_load(&model, path, &opt, team, diag);
+
     if (err < 0) {
+        vocab_free(reading.vocab);
+        return err;
+    }
+    model->vocab = reading.vocab;
+    if (reading.err < 0) {
+        if (diag)
+            *diag = reading.diag;
         diag_name_file(diag, path);
         model_free(model);
-        return err;
+        return reading.err;
     }
     *ret_model = model;
     return 0;
+}
+
+int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
+               const struct cpu_kernels *kernels, struct team *team, struct diag *diag)
+{
+    (void)kernels; /* all variants read the same packed layout */
+    return model_open_cached(ret_model, path, n_ctx, NULL, team, diag);
 }
 
 int model_open_echo(struct model **ret_model, uint32_t n_ctx)

@@ -22,12 +22,13 @@ unsigned mem_nodes(void)
     return nodes > 1 ? (unsigned)nodes : 1;
 }
 
-static void *map(size_t bytes, int advice)
+/* mapped_bytes(bytes) of address space, aligned to 2 MiB when there are so many. */
+static uint8_t *map_aligned(size_t bytes, int protection)
 {
-    size_t want = mapped_bytes(bytes ? bytes : 1);
+    size_t want = mapped_bytes(bytes);
     size_t slack = want >= HUGE ? HUGE : 0;
-    uint8_t *p = mmap(NULL, want + slack, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *p =
+        mmap(NULL, want + slack, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     size_t head;
 
     if (p == MAP_FAILED)
@@ -40,10 +41,20 @@ static void *map(size_t bytes, int advice)
         munmap(p, head);
     if (slack - head)
         munmap(p + head + want, slack - head);
-    madvise(p + head, want, advice);
-    if (mem_nodes() > 1)
-        numa_interleave_memory(p + head, want, numa_all_nodes_ptr);
     return p + head;
+}
+
+static void *map(size_t bytes, int advice)
+{
+    size_t want = mapped_bytes(bytes ? bytes : 1);
+    uint8_t *p = map_aligned(want, PROT_READ | PROT_WRITE);
+
+    if (!p || want < HUGE)
+        return p;
+    madvise(p, want, advice);
+    if (mem_nodes() > 1)
+        numa_interleave_memory(p, want, numa_all_nodes_ptr);
+    return p;
 }
 
 void *mem_map(size_t bytes)
@@ -54,6 +65,20 @@ void *mem_map(size_t bytes)
 void *mem_map_small(size_t bytes)
 {
     return map(bytes, MADV_NOHUGEPAGE);
+}
+
+void *mem_map_file(int fd, size_t bytes)
+{
+    uint8_t *p = bytes ? map_aligned(bytes, PROT_NONE) : NULL;
+
+    if (!p)
+        return NULL;
+    if (mmap(p, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        mem_unmap(p, bytes);
+        return NULL;
+    }
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
 }
 
 void mem_unmap(void *ptr, size_t bytes)

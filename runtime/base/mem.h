@@ -20,6 +20,10 @@ void mem_unmap(void *ptr, size_t bytes);
  * back with mem_unmap(). */
 void *mem_map_small(size_t bytes);
 
+/* A file, read-only and shared with all who map it; NULL on failure. 2 MiB aligned, so that a file
+ * system that caches it in huge pages can map them. To be given back with mem_unmap(). */
+void *mem_map_file(int fd, size_t bytes);
+
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
 

@@ -49,6 +49,7 @@ struct gguf {
     struct gguf_tensor *tensors;
     uint32_t n_tensors;
     struct name_table keys, names;
+    struct stat stat;
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -547,6 +548,7 @@ static int map_file(struct gguf *g, const char *path, struct diag *diag)
         } else {
             g->map = map;
             g->size = (uint64_t)st.st_size;
+            g->stat = st;
         }
     }
     if (fd >= 0)
@@ -773,4 +775,9 @@ const uint8_t *gguf_bytes(const struct gguf *g, uint64_t *ret_n)
 {
     *ret_n = g->size;
     return g->map;
+}
+
+const struct stat *gguf_stat(const struct gguf *g)
+{
+    return &g->stat;
 }

@@ -12,6 +12,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include "runtime/base/diag.h"
 
 struct gguf;
@@ -79,6 +80,7 @@ struct gguf_str gguf_key_at(const struct gguf *g, uint64_t i);
 
 const char *gguf_path(const struct gguf *g); /* as it was opened, for messages */
 const uint8_t *gguf_bytes(const struct gguf *g, uint64_t *ret_n); /* the whole mapping */
+const struct stat *gguf_stat(const struct gguf *g);               /* when it was opened */
 
 /* "Q4_K" and the like for messages; "type 77" for an unknown id. */
 const char *gguf_type_name(uint32_t type);

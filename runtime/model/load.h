@@ -23,6 +23,15 @@ struct rope_opt {
     const float *freqs; /* [rope_dim / 2] divisors of the frequencies (Llama 3), or NULL */
 };
 
+struct load_opt {
+    uint32_t n_ctx;    /* 0: what the file says */
+    const char *cache; /* folder of files of packed weights (pack_cache.h); NULL: none */
+    /* Runs on one member of the team while the others hash and pack: what else is to be read of the
+     * file. NULL: nothing. */
+    void (*beside)(void *arg, const struct gguf *g);
+    void *beside_arg;
+};
+
 /* Reads and checks every hyperparameter; n_vocab is the number of tokens in the vocabulary. Refuses
  * what would change the arithmetic and is not run: experts, sliding windows, other architectures,
  * unknown keys of the architecture. */
@@ -35,16 +44,15 @@ int hparams_read(struct hparams *ret_hp, float *ret_linear, const struct gguf *g
 void rope_table(float *cos, float *sin, uint32_t begin, uint32_t end, const struct hparams *hp,
                 const struct rope_opt *opt);
 
-/* Checks every tensor against hp, names those nobody asked for, then packs weights, computes
- * rotation tables and hashes the file, all on the team. Hash: the file in pieces of 1 MiB; XXH3-128
- * of each with seed 0 and with seed 1; then XXH3-128 of all the first, then of all the second
- * digests, canonical byte order, together 32 bytes. It tells files apart; it does not withstand
- * forgery. */
-int weights_load(struct model *model, const struct gguf *g, float linear, struct team *team,
-                 struct diag *diag);
+/* Checks every tensor against hp, names those nobody asked for, then hashes the file, packs weights
+ * and computes rotation tables, all on the team; or maps a cache file that holds the same. Hash: the
+ * file's digest in pieces (digest.h) with seed 0, then the same with seed 1, together 32 bytes. It
+ * tells files apart; it does not withstand forgery. */
+int weights_load(struct model *model, const struct gguf *g, float linear,
+                 const struct load_opt *opt, struct team *team, struct diag *diag);
 
-/* All of model_open() but the vocabulary; *ret_gguf is left open for it. */
-int model_load(struct model **ret_model, struct gguf **ret_gguf, const char *path, uint32_t n_ctx,
+/* All of model_open() but the vocabulary. */
+int model_load(struct model **ret_model, const char *path, const struct load_opt *opt,
                struct team *team, struct diag *diag);
 void model_unload(struct model *model);
 

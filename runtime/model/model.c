@@ -7,6 +7,8 @@
 #include <string.h>
 #include "runtime/base/mem.h"
 #include "runtime/model/load.h"
+#include "runtime/model/pack_cache.h"
+#include "runtime/model/pack_save.h"
 
 #define TEMPLATE_BYTES_MAX (1u << 20) /* real ones have up to some 20 KB */
 
@@ -80,7 +82,7 @@ static int choose_context(struct model *model, uint32_t n_ctx, const char *path,
     return 0;
 }
 
-int model_load(struct model **ret_model, struct gguf **ret_gguf, const char *path, uint32_t n_ctx,
+int model_load(struct model **ret_model, const char *path, const struct load_opt *opt,
                struct team *team, struct diag *diag)
 {
     struct model *model = calloc(1, sizeof *model);
@@ -95,7 +97,7 @@ int model_load(struct model **ret_model, struct gguf **ret_gguf, const char *pat
         goto fail;
     err = hparams_read(&model->hp, &linear, g, diag);
     if (err == 0)
-        err = choose_context(model, n_ctx, path, diag);
+        err = choose_context(model, opt->n_ctx, path, diag);
     if (err == 0)
         err = read_names(model, g, diag);
     if (err == 0)
@@ -103,11 +105,11 @@ int model_load(struct model **ret_model, struct gguf **ret_gguf, const char *pat
     if (err < 0)
         goto fail;
     model->layers = calloc(model->hp.n_layer, sizeof *model->layers);
-    err = model->layers ? weights_load(model, g, linear, team, diag) : -ENOMEM;
+    err = model->layers ? weights_load(model, g, linear, opt, team, diag) : -ENOMEM;
     if (err < 0)
         goto fail;
+    gguf_close(g);
     *ret_model = model;
-    *ret_gguf = g;
     return 0;
 
 fail:
@@ -120,6 +122,10 @@ void model_unload(struct model *model)
 {
     if (!model)
         return;
+    pack_keep_free(model->keep);
+    if (model->packed)
+        pack_cache_close(model->packed);
+    free(model->packed);
     mem_unmap(model->memory, model->memory_bytes);
     free(model->chat_template);
     free(model->layers);

@@ -43,15 +43,22 @@ struct model {
     char arch[32];
     struct vocab *vocab; /* runtime/text/vocab.h; owned */
     char *chat_template; /* NUL-terminated copy, or NULL; owned */
-    void *memory;
+    void *memory;        /* that was packed here, or NULL: */
     uint64_t memory_bytes;
+    struct pack_map *packed; /* a cache file that is mapped (pack_cache.h), or NULL */
+    struct pack_keep *keep;  /* what a cache file is to be written of (pack_save.h), or NULL */
+    struct diag cache_note;  /* why a cache file that is there is not used; empty: nothing to say */
 };
 
 /* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says; more than that is
- * refused. -EINVAL, -ENOMEM, -errno; diag says why. Both are in runtime/model_open.c: they join
+ * refused. -EINVAL, -ENOMEM, -errno; diag says why. These are in runtime/model_open.c: they join
  * model/ and text/. */
 int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
                const struct cpu_kernels *kernels, struct team *team, struct diag *diag);
+/* The same with a folder of packed weights (NULL: none): what an earlier start has packed is
+ * mapped. What is to be written there is left in model->keep. */
+int model_open_cached(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
+                      struct team *team, struct diag *diag);
 /* A model without a file, weights or layers, for the echo backend: byte tokens and ChatML, a context of
  * n_ctx, a hash that never changes. -ENOMEM. */
 int model_open_echo(struct model **ret_model, uint32_t n_ctx);

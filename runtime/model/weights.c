@@ -4,55 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
-#include "runtime/base/mem.h"
-#include "runtime/model/load.h"
-
-#define ALIGN 64u /* of everything in the arena: a cache line, and what kernels load at once */
-#define HASH_PIECE                                                                                 \
-    (1u << 20) /* large enough that the list of digests is nothing, small enough to share out */
-
-/* One matrix to pack into the arena. */
-struct job {
-    const struct gguf_tensor *tensor;
-    size_t at; /* of its first group in the arena */
-    size_t group_bytes;
-    uint32_t n_rows, n_cols;
-};
-
-/* What points into the arena, once there is one. */
-struct place {
-    struct packed_matrix *matrix;
-    size_t at;
-};
-
-struct norm {
-    const float **ret;
-    const struct gguf_tensor *tensor;
-};
-
-struct loader {
-    struct model *model;
-    const struct gguf *g;
-    struct diag *diag;
-    uint8_t *used; /* [tensors in the file] somebody asked for it */
-    struct job *jobs;
-    struct place *places;
-    struct norm *norms;
-    uint32_t n_jobs, n_places, n_norms;
-    size_t arena_bytes;
-    int tied; /* no output matrix: the embedding is read as one */
-    struct rope_opt rope;
-    float *rope_freqs;
-    XXH128_hash_t *digests[2]; /* [pieces of the file] with seed 0 and 1 */
-    uint64_t n_pieces;
-};
+#include "runtime/model/weights.h"
 
 static size_t reserve(struct loader *l, size_t bytes)
 {
-    size_t at = l->arena_bytes;
+    size_t at = l->fixed_bytes;
 
-    l->arena_bytes = (at + bytes + ALIGN - 1) / ALIGN * ALIGN;
+    l->fixed_bytes = (at + bytes + WEIGHTS_ALIGN - 1) / WEIGHTS_ALIGN * WEIGHTS_ALIGN;
     return at;
 }
 
@@ -110,7 +68,7 @@ static int want_matrix(struct loader *l, const char *name, uint32_t cols, uint32
 /* Appends a job at a place that the caller chose; returns the bytes that it fills. */
 static size_t add_job(struct loader *l, const struct gguf_tensor *t, size_t at)
 {
-    struct job *job = &l->jobs[l->n_jobs++];
+    struct weights_job *job = &l->jobs[l->n_jobs++];
 
     job->tensor = t;
     job->at = at;
@@ -126,7 +84,7 @@ static void set_matrix(struct loader *l, struct packed_matrix *m, const struct g
     m->type = (enum dtype)t->type;
     m->n_cols = (uint32_t)t->dims[0];
     m->n_rows = rows;
-    l->places[l->n_places++] = (struct place){m, at};
+    l->places[l->n_places++] = (struct weights_place){m, at};
 }
 
 static int bind_matrix(struct loader *l, const char *name, uint32_t cols, uint32_t rows,
@@ -137,8 +95,8 @@ static int bind_matrix(struct loader *l, const char *name, uint32_t cols, uint32
 
     if (err < 0)
         return err;
-    set_matrix(l, m, t, l->arena_bytes, rows);
-    reserve(l, add_job(l, t, l->arena_bytes));
+    set_matrix(l, m, t, l->fixed_bytes, rows);
+    reserve(l, add_job(l, t, l->fixed_bytes));
     return 0;
 }
 
@@ -163,15 +121,15 @@ static int bind_qkv(struct loader *l, uint32_t i, struct layer *layer)
             return err;
     }
     if (t[0]->type == t[1]->type && t[0]->type == t[2]->type) {
-        set_matrix(l, &layer->qkv, t[0], l->arena_bytes, rows[0] + rows[1] + rows[2]);
+        set_matrix(l, &layer->qkv, t[0], l->fixed_bytes, rows[0] + rows[1] + rows[2]);
         for (int p = 0; p < 3; p++)
-            bytes += add_job(l, t[p], l->arena_bytes + bytes);
+            bytes += add_job(l, t[p], l->fixed_bytes + bytes);
         reserve(l, bytes);
         return 0;
     }
     for (int p = 0; p < 3; p++) {
-        set_matrix(l, matrices[p], t[p], l->arena_bytes, rows[p]);
-        reserve(l, add_job(l, t[p], l->arena_bytes));
+        set_matrix(l, matrices[p], t[p], l->fixed_bytes, rows[p]);
+        reserve(l, add_job(l, t[p], l->fixed_bytes));
     }
     return 0;
 }
@@ -189,7 +147,7 @@ static int bind_norm(struct loader *l, const char *name, const float **ret)
                  name, gguf_type_name(t->type));
         return -EINVAL;
     }
-    l->norms[l->n_norms++] = (struct norm){ret, t};
+    l->norms[l->n_norms++] = (struct weights_norm){ret, t};
     return 0;
 }
 
@@ -290,7 +248,7 @@ static int bind_all(struct loader *l)
     if (err == 0)
         err = bind_matrix(l, untied ? "output.weight" : "token_embd.weight", hp->n_embd,
                           hp->n_vocab, &model->head);
-    model->weight_bytes = l->arena_bytes;
+    model->weight_bytes = l->fixed_bytes;
     if (err == 0 && untied)
         err = bind_matrix(l, "token_embd.weight", hp->n_embd, hp->n_vocab, &model->embd);
     if (err == 0)
@@ -298,125 +256,32 @@ static int bind_all(struct loader *l)
     if (err == 0)
         err = check_unused(l);
     l->tied = !untied;
+    /* Norms come behind the matrices: they are small and stay in a cache. */
+    l->norm_bytes =
+        (hp->n_embd * sizeof(float) + WEIGHTS_ALIGN - 1) / WEIGHTS_ALIGN * WEIGHTS_ALIGN;
+    l->norms_at = reserve(l, l->n_norms * l->norm_bytes);
     return err;
 }
 
-/* ---- filling -------------------------------------------------------------------------------- */
-
-/* Norms take the space behind the matrices: they are small and stay in a cache. */
-static void place_norms(const struct loader *l, uint8_t *at, size_t norm_bytes)
-{
-    for (uint32_t i = 0; i < l->n_norms; i++, at += norm_bytes) {
-        const struct gguf_tensor *t = l->norms[i].tensor;
-
-        dequantize_row((float *)(void *)at, (enum dtype)t->type, t->data, (uint32_t)t->dims[0]);
-        *l->norms[i].ret = (const float *)(const void *)at;
-    }
-}
-
-static void hash_pieces(struct loader *l, unsigned member, unsigned n)
-{
-    uint64_t size;
-    const uint8_t *bytes = gguf_bytes(l->g, &size);
-
-    for (uint64_t i = member; i < l->n_pieces; i += n) {
-        uint64_t left = size - i * HASH_PIECE;
-        size_t piece = left < HASH_PIECE ? (size_t)left : HASH_PIECE;
-
-        for (unsigned seed = 0; seed < 2; seed++)
-            l->digests[seed][i] = XXH3_128bits_withSeed(bytes + i * HASH_PIECE, piece, seed);
-    }
-}
-
-static void load_region(void *arg, unsigned member, unsigned n)
-{
-    struct loader *l = arg;
-    struct model *model = l->model;
-    uint32_t half = model->hp.rope_dim / 2, begin, end;
-
-    for (uint32_t j = 0; j < l->n_jobs; j++) {
-        const struct job *job = &l->jobs[j];
-
-        team_share((job->n_rows + KERN_ROWS - 1) / KERN_ROWS, 1, member, n, &begin, &end);
-        for (uint32_t g = begin; g < end; g++)
-            pack_group((uint8_t *)model->memory + job->at + g * job->group_bytes,
-                       (enum dtype)job->tensor->type, job->tensor->data, job->n_rows, job->n_cols,
-                       g * KERN_ROWS);
-    }
-    hash_pieces(l, member, n);
-    team_share(model->n_ctx, 1, member, n, &begin, &end);
-    rope_table((float *)(uintptr_t)model->rope_cos + (size_t)begin * half,
-               (float *)(uintptr_t)model->rope_sin + (size_t)begin * half, begin, end, &model->hp,
-               &l->rope);
-}
-
-static void combine_digests(struct loader *l, uint8_t ret_hash[32])
-{
-    for (unsigned seed = 0; seed < 2; seed++) {
-        XXH128_canonical_t *list = (void *)l->digests[seed]; /* 16 bytes each, in place */
-        XXH128_canonical_t whole;
-
-        for (uint64_t i = 0; i < l->n_pieces; i++)
-            XXH128_canonicalFromHash(&list[i], l->digests[seed][i]);
-        XXH128_canonicalFromHash(&whole, XXH3_128bits(list, l->n_pieces * sizeof *list));
-        memcpy(ret_hash + 16 * seed, whole.digest, 16);
-    }
-}
-
-static int fill(struct loader *l, struct team *team)
-{
-    struct model *model = l->model;
-    size_t table_bytes = (size_t)model->n_ctx * (model->hp.rope_dim / 2) * sizeof(float);
-    size_t norm_bytes = (model->hp.n_embd * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
-    size_t norms_at = reserve(l, l->n_norms * norm_bytes);
-    size_t cos_at = reserve(l, table_bytes), sin_at = reserve(l, table_bytes);
-    uint8_t *base = mem_map(l->arena_bytes);
-
-    if (!base) {
-        diag_set(l->diag, "%s: no memory for %zu bytes of weights", gguf_path(l->g),
-                 l->arena_bytes);
-        return -ENOMEM;
-    }
-    model->memory = base;
-    model->memory_bytes = l->arena_bytes;
-    model->rope_cos = (float *)(void *)(base + cos_at);
-    model->rope_sin = (float *)(void *)(base + sin_at);
-    for (uint32_t i = 0; i < l->n_places; i++)
-        l->places[i].matrix->data = base + l->places[i].at;
-    if (l->tied)
-        model->embd = model->head;
-    place_norms(l, base + norms_at, norm_bytes);
-    team_run(team, load_region, l);
-    combine_digests(l, model->hash);
-    return 0;
-}
-
-int weights_load(struct model *model, const struct gguf *g, float linear, struct team *team,
-                 struct diag *diag)
+int weights_load(struct model *model, const struct gguf *g, float linear,
+                 const struct load_opt *opt, struct team *team, struct diag *diag)
 {
     struct loader l = {.model = model, .g = g, .diag = diag, .rope = {.linear = linear}};
     size_t n_matrices = (size_t)model->hp.n_layer * 7 + 2,
            n_norms = (size_t)model->hp.n_layer * 2 + 1;
-    uint64_t size;
     int err = -ENOMEM;
 
-    gguf_bytes(g, &size);
-    l.n_pieces = (size + HASH_PIECE - 1) / HASH_PIECE;
     l.used = calloc(gguf_n_tensors(g) + 1, 1);
     l.jobs = calloc(n_matrices, sizeof *l.jobs);
     l.places = calloc(n_matrices, sizeof *l.places);
     l.norms = calloc(n_norms, sizeof *l.norms);
-    for (unsigned seed = 0; seed < 2; seed++)
-        l.digests[seed] = calloc(l.n_pieces, sizeof *l.digests[seed]);
-    if (l.used && l.jobs && l.places && l.norms && l.digests[0] && l.digests[1]) {
+    if (l.used && l.jobs && l.places && l.norms) {
         err = bind_all(&l);
         if (err == 0)
-            err = fill(&l, team);
+            err = weights_fill(&l, opt, team);
     }
     if (err == -ENOMEM)
         diag_set(diag, "%s: out of memory", gguf_path(g));
-    for (unsigned seed = 0; seed < 2; seed++)
-        free(l.digests[seed]);
     free(l.rope_freqs);
     free(l.norms);
     free(l.places);

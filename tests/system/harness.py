@@ -103,8 +103,9 @@ def forbidder(call, error):
 class Daemon:
     """tokenringd with a socket and a log in a directory of its own; `with` starts it and ends it."""
 
-    def __init__(self, *args, model=None, config=None, socket=None, ready=True, forbid=None):
+    def __init__(self, *args, model=None, config=None, socket=None, ready=True, forbid=None, cache="none"):
         self.args, self.model, self.config, self.wait = list(args), model or default_model(), config, ready
+        self.cache = cache      # folder of packed weights; None: the default one, which is the tester's own
         self.directory = tempfile.mkdtemp(prefix="tokenring-test.")
         self.socket = socket or os.path.join(self.directory, "socket")
         self.log_path = os.path.join(self.directory, "log")
@@ -112,7 +113,8 @@ class Daemon:
         self.forbid = forbid and forbidder(*forbid)     # system call (of FORBIDDABLE), errno
 
     def start(self):
-        command = [program("tokenringd"), "--model", self.model, "--socket", self.socket] + self.args
+        command = [program("tokenringd"), "--model", self.model, "--socket", self.socket]
+        command += (["--cache", self.cache] if self.cache else []) + self.args
         if self.config:
             path = os.path.join(self.directory, "config.yaml")
             with open(path, "w", encoding="utf-8") as stream:

@@ -85,8 +85,8 @@ def daemon_client_and_ringstat_meet_at_tokenring_socket():
     with Scratch() as scratch:
         socket = os.path.join(scratch.path, "here")
         env = dict(os.environ, TOKENRING_SOCKET=socket)
-        daemon = subprocess.Popen([program("tokenringd"), "--model", tiny_model(scratch, 64)], env=env,
-                                  stderr=subprocess.DEVNULL)
+        daemon = subprocess.Popen([program("tokenringd"), "--model", tiny_model(scratch, 64), "--cache", "none"],
+                                  env=env, stderr=subprocess.DEVNULL)
         try:
             look = lambda: subprocess.run([program("ringstat"), "--once"], env=env, stdout=subprocess.DEVNULL,
                                           stderr=subprocess.DEVNULL, timeout=WAIT_S_MAX).returncode == 0
