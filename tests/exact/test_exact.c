@@ -113,24 +113,32 @@ START_TEST(the_schedules_had_every_event_that_a_stream_may_meet)
 END_TEST
 
 #define WIDE "layers=2, embd=192, heads=6, kv_heads=2, ffn=160, ctx=1024, "
+#define W256 "layers=1, embd=256, heads=4, kv_heads=2, ffn=256, ctx=1024, " /* for blocks of 256 */
 
-static const char *const types[] = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"};
+static const struct {
+    const char *weights, *embedding;
+} types[] = {
+    {WIDE "type='F32'", "F16"},     {WIDE "type='F16'", "F32"},      {WIDE "type='BF16'", "BF16"},
+    {WIDE "type='Q8_0'", "Q8_0"},   {WIDE "type='Q4_0'", "Q4_0"},    {WIDE "type='Q4_1'", "Q8_0"},
+    {WIDE "type='Q5_0'", "Q5_1"},   {WIDE "type='IQ4_NL'", "MXFP4"}, {W256 "type='Q4_K'", "Q6_K"},
+    {W256 "type='Q5_K'", "IQ4_XS"}, {W256 "type='Q3_K'", "Q2_K"},
+};
 #define N_TYPES ((int)(sizeof types / sizeof types[0]))
 #define POISON  50
 
-static void open_tiny(const char *type, const char *more, uint32_t poison)
+static void open_tiny(const char *weights, const char *embedding, const char *more, uint32_t poison)
 {
     struct exact_opt opt = {.n_plans = EXACT_PLANS, .poison = poison};
     char options[256];
 
-    snprintf(options, sizeof options, WIDE "type='%s', %s", type, more);
+    snprintf(options, sizeof options, "%s, embd_type='%s'%s", weights, embedding, more);
     opt.model = tiny_model(options, "");
     exact_open(&opt);
 }
 
 START_TEST(tiny_models_of_every_type_keep_the_bits_of_a_request)
 {
-    open_tiny(types[_i], "embd_type='Q8_0'", UINT32_MAX);
+    open_tiny(types[_i].weights, types[_i].embedding, "", UINT32_MAX);
     for (int i = 0; i < n_settings; i++)
         exact_run(&settings[i]);
     exact_close();
@@ -141,7 +149,7 @@ END_TEST
  * every row. */
 START_TEST(a_sequence_that_is_not_finite_ends_alone_and_leaves_its_neighbours_their_bits)
 {
-    open_tiny(types[_i], "embd_type='F32', untied=True, poison=50", POISON);
+    open_tiny(types[_i].weights, "F32", ", untied=True, poison=50", POISON);
     exact_check_poison();
     for (int i = 0; i < n_settings; i++)
         exact_run(&settings[i]);
