@@ -64,7 +64,7 @@ static void add_batches(enum cpu_variant variant, uint32_t which, uint32_t n_var
 {
     for (unsigned threads = 1; threads <= 2; threads++)
         for (uint32_t batch = 1; batch <= EXACT_BATCH_MAX; batch++)
-            if (batch % n_variants == which && batch / 4 % 2 == threads - 1)
+            if (batch / 8 % n_variants == which && batch / 4 % 2 == threads - 1)
                 add(variant, threads, batch, chunks[batch % 4], batch + 4,
                     rows_of(variant, chunks[batch % 4]));
 }
