@@ -252,28 +252,44 @@ void avx2_attention(const struct attention *a)
     attention_walk(a, &ops);
 }
 
+/* Adds n <= 8 splits of one head to dst and *total; max is the largest m of all its splits. dst
+ * holds nothing yet when they are the first. */
+static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,
+                         uint32_t n, size_t stride, uint32_t hd, float max, int first)
+{
+    _Alignas(64) float c[8] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        c[i] = m[i * stride] - max;
+    _mm256_store_ps(c, exp256_negative(_mm256_load_ps(c), _mm256_set1_epi32(-1)));
+    for (uint32_t i = 0; i < n; i++)
+        *total = __builtin_fmaf(sum[i * stride], c[i], *total);
+    for (uint32_t d = 0; d < hd; d += 8) {
+        __m256 acc = first ? _mm256_setzero_ps() : _mm256_loadu_ps(dst + d);
+
+        for (uint32_t i = 0; i < n; i++)
+            acc = _mm256_fmadd_ps(_mm256_loadu_ps(o + i * stride * hd + d), _mm256_set1_ps(c[i]),
+                                  acc);
+        _mm256_storeu_ps(dst + d, acc);
+    }
+}
+
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
                           uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
-        float max = m[h], total = 0;
+        float *dst = out + (size_t)h * hd, max = m[h], total = 0;
 
         for (uint32_t i = 1; i < n_split; i++)
             max = m[i * stride + h] > max ? m[i * stride + h] : max;
-        memset(out + (size_t)h * hd, 0, hd * sizeof *out);
-        for (uint32_t i = 0; i < n_split; i++) {
-            __m256 c = exp256(_mm256_set1_ps(m[i * stride + h] - max));
-            const float *part = o + (i * stride + h) * hd;
+        for (uint32_t i = 0; i < n_split; i += 8) {
+            size_t at = i * stride + h;
 
-            total = __builtin_fmaf(sum[i * stride + h], _mm256_cvtss_f32(c), total);
-            for (uint32_t d = 0; d < hd; d += 8) {
-                float *dst = out + (size_t)h * hd + d;
-
-                _mm256_storeu_ps(
-                    dst, _mm256_fmadd_ps(_mm256_loadu_ps(part + d), c, _mm256_loadu_ps(dst)));
-            }
+            merge_splits(dst, &total, o + at * hd, m + at, sum + at,
+                         n_split - i < 8 ? n_split - i : 8, stride, hd, max, i == 0);
         }
+        total = 1 / total;
         for (uint32_t d = 0; d < hd; d++)
-            out[(size_t)h * hd + d] *= 1 / total;
+            dst[d] *= total;
     }
 }

@@ -289,28 +289,44 @@ void avx512_attention(const struct attention *a)
     attention_walk(a, &ops);
 }
 
+/* Adds n <= 16 splits of one head to dst and *total; max is the largest m of all its splits. dst
+ * holds nothing yet when they are the first. */
+static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,
+                         uint32_t n, size_t stride, uint32_t hd, float max, int first)
+{
+    _Alignas(64) float c[16] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        c[i] = m[i * stride] - max;
+    _mm512_store_ps(c, exp512_negative(_mm512_load_ps(c), 0xffff));
+    for (uint32_t i = 0; i < n; i++)
+        *total = __builtin_fmaf(sum[i * stride], c[i], *total);
+    for (uint32_t d = 0; d < hd; d += 16) {
+        __m512 acc = first ? _mm512_setzero_ps() : _mm512_loadu_ps(dst + d);
+
+        for (uint32_t i = 0; i < n; i++)
+            acc = _mm512_fmadd_ps(_mm512_loadu_ps(o + i * stride * hd + d), _mm512_set1_ps(c[i]),
+                                  acc);
+        _mm512_storeu_ps(dst + d, acc);
+    }
+}
+
 void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
                             uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
     for (uint32_t h = 0; h < group; h++) {
-        float max = m[h], total = 0;
+        float *dst = out + (size_t)h * hd, max = m[h], total = 0;
 
         for (uint32_t i = 1; i < n_split; i++)
             max = m[i * stride + h] > max ? m[i * stride + h] : max;
-        memset(out + (size_t)h * hd, 0, hd * sizeof *out);
-        for (uint32_t i = 0; i < n_split; i++) {
-            __m512 c = exp512(_mm512_set1_ps(m[i * stride + h] - max));
-            const float *part = o + (i * stride + h) * hd;
+        for (uint32_t i = 0; i < n_split; i += 16) {
+            size_t at = i * stride + h;
 
-            total = __builtin_fmaf(sum[i * stride + h], _mm512_cvtss_f32(c), total);
-            for (uint32_t d = 0; d < hd; d += 16) {
-                float *dst = out + (size_t)h * hd + d;
-
-                _mm512_storeu_ps(
-                    dst, _mm512_fmadd_ps(_mm512_loadu_ps(part + d), c, _mm512_loadu_ps(dst)));
-            }
+            merge_splits(dst, &total, o + at * hd, m + at, sum + at,
+                         n_split - i < 16 ? n_split - i : 16, stride, hd, max, i == 0);
         }
+        total = 1 / total;
         for (uint32_t d = 0; d < hd; d++)
-            out[(size_t)h * hd + d] *= 1 / total;
+            dst[d] *= total;
     }
 }
