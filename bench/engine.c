@@ -2,9 +2,10 @@
 /*
  * engine.c - speed of the forward pass on a real model: bench_engine [MODEL [THREADS [VARIANT]]]
  *
- * Without MODEL: TOKENRING_TEST_MODEL. Each round decodes one text, prefills 512 tokens and decodes
- * batches, in turn, so that a noisy minute hits all of them; medians of the rounds are printed.
- * Shares are of what this machine reads from memory and multiplies with 8-bit integers at most.
+ * Without MODEL: TOKENRING_TEST_MODEL. Each round decodes one text, prefills 512 and 2048 tokens and
+ * decodes batches, in turn, so that a noisy minute hits all of them; medians of the rounds are
+ * printed. Shares are of what this machine reads from memory, multiplies with 8-bit integers and
+ * multiplies and adds as floats at most.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #define LONG        4096u /* positions before the deep decode */
 #define DEEP        32u   /* tokens decoded there */
 #define PREFILL     512u
+#define FAR         2048u /* the long prefill */
 #define TEXT_PAGES  ((LONG + DEEP) / KV_PAGE + 1)
 #define BATCH_PAGES ((PROMPT + BATCHED) / KV_PAGE + 1)
 #define BATCH_MAX   64u
@@ -46,6 +48,8 @@ struct engine {
 /* Seconds, by round. */
 struct results {
     double decode[ROUNDS], deep[ROUNDS], batch[N_BATCHES][ROUNDS], prefill[N_CHUNKS][ROUNDS];
+    double far[ROUNDS];  /* FAR tokens, PREFILL a step */
+    double last[ROUNDS]; /* the last PREFILL of them alone */
 };
 
 static double seconds(uint64_t since_ns)
@@ -118,12 +122,12 @@ static double time_batch(struct engine *e, uint32_t n_texts, uint32_t n)
     return seconds(start);
 }
 
-static double time_prefill(struct engine *e, uint32_t chunk)
+static double time_prefill(struct engine *e, uint32_t pos, uint32_t n, uint32_t chunk)
 {
     uint64_t start = clock_ns();
 
-    e->texts[0].pos = 0;
-    prefill(e, &e->texts[0], PREFILL, chunk);
+    e->texts[0].pos = pos;
+    prefill(e, &e->texts[0], n, chunk);
     return seconds(start);
 }
 
@@ -152,6 +156,16 @@ static double median(double values[ROUNDS])
     return values[ROUNDS / 2];
 }
 
+/* A line of the table: n_steps steps of n_tokens took values[] s. Median seconds of a step. */
+static double print_row(const char *what, double values[ROUNDS], uint32_t n_tokens,
+                        uint32_t n_steps)
+{
+    double s = median(values) / n_steps;
+
+    printf("%-30s %10.1f %10.3f\n", what, n_tokens / s, s * 1e3);
+    return s;
+}
+
 /* Operations of all layers' matrices for one row: a multiplication and an addition for each
  * weight. */
 static double layer_ops(const struct hparams *hp)
@@ -159,6 +173,17 @@ static double layer_ops(const struct hparams *hp)
     double attn = (double)hp->head_dim * (2.0 * hp->n_head + 2.0 * hp->n_head_kv);
 
     return 2.0 * hp->n_layer * hp->n_embd * (attn + 3.0 * hp->n_ff);
+}
+
+/* Attention of a step of PREFILL rows that stand after FAR - PREFILL positions and one of them that
+ * stand at the beginning differ only in those positions, which each row sees: 4 * head_dim
+ * operations for each query head of a row and position. In the last layer only the row with logits
+ * attends. */
+static double far_attention_ops(const struct hparams *hp)
+{
+    double rows = (double)PREFILL * (hp->n_layer - 1) + 1;
+
+    return 4.0 * hp->head_dim * hp->n_head * rows * (FAR - PREFILL);
 }
 
 static void open_engine(struct engine *e, const char *path, unsigned threads, const char *variant)
@@ -197,7 +222,11 @@ static void run_rounds(struct engine *e, struct results *r)
     for (int round = 0; round < ROUNDS; round++) {
         r->decode[round] = time_batch(e, 1, DECODE);
         for (size_t i = 0; i < N_CHUNKS; i++)
-            r->prefill[i][round] = time_prefill(e, chunks[i]);
+            r->prefill[i][round] = time_prefill(e, 0, PREFILL, chunks[i]);
+        if (e->model->n_ctx >= FAR) {
+            r->far[round] = time_prefill(e, 0, FAR, PREFILL);
+            r->last[round] = time_prefill(e, FAR - PREFILL, PREFILL, PREFILL);
+        }
         for (size_t i = 0; i < N_BATCHES; i++)
             r->batch[i][round] = time_batch(e, batches[i], BATCHED);
         r->deep[round] = e->model->n_ctx >= LONG + DEEP ? time_deep(e) : 0;
@@ -208,7 +237,9 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : getenv("TOKENRING_TEST_MODEL");
     unsigned threads = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
-    double decode_s, best_prefill = 0, batch_tps[N_BATCHES], eight = 0, single = 0;
+    double decode_s, prefill_s = 0, best_prefill = 0, far_s = 0, last_s = 0;
+    double batch_tps, eight = 0, single = 0;
+    char what[64];
     static struct engine e;
     static struct results r;
     struct limits limits;
@@ -223,29 +254,28 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_engine: cannot measure the machine\n");
         return 1;
     }
-    printf("%s: reads %.1f GB/s, %s %.0f GOP/s\n", limits.cpu, limits.read_gbs, limits.int8_method,
-           limits.int8_gops);
+    printf("%s: reads %.1f GB/s, %s %.0f GOP/s, FMA %.0f GFLOP/s\n", limits.cpu, limits.read_gbs,
+           limits.int8_method, limits.int8_gops, limits.fma_gflops);
     run_rounds(&e, &r);
 
-    decode_s = median(r.decode) / DECODE;
-    printf("\n%-28s %10s %10s\n", "median of 5 rounds", "tok/s", "ms");
-    printf("%-28s %10.1f %10.3f\n", "decode after 32", 1 / decode_s, decode_s * 1e3);
+    printf("\n%-30s %10s %10s\n", "median of 5 rounds", "tok/s", "ms");
+    decode_s = print_row("decode after 32", r.decode, 1, DECODE);
     if (r.deep[0] > 0)
-        printf("%-28s %10.1f %10.3f\n", "decode after 4096", DEEP / median(r.deep),
-               r.deep[ROUNDS / 2] / DEEP * 1e3);
+        print_row("decode after 4096", r.deep, 1, DEEP);
     for (size_t i = 0; i < N_CHUNKS; i++) {
-        double s = median(r.prefill[i]);
-
-        printf("prefill 512 in chunks of %-3u %10.1f %10.3f\n", chunks[i], PREFILL / s, s * 1e3);
-        best_prefill = PREFILL / s > best_prefill ? PREFILL / s : best_prefill;
+        snprintf(what, sizeof what, "prefill 512 in chunks of %u", chunks[i]);
+        prefill_s = print_row(what, r.prefill[i], PREFILL, 1);
+        best_prefill = PREFILL / prefill_s > best_prefill ? PREFILL / prefill_s : best_prefill;
+    }
+    if (r.far[0] > 0) {
+        far_s = print_row("prefill 2048 in chunks of 512", r.far, FAR, 1);
+        last_s = print_row("its last 512", r.last, PREFILL, 1);
     }
     for (size_t i = 0; i < N_BATCHES; i++) {
-        double s = median(r.batch[i]) / BATCHED;
-
-        batch_tps[i] = batches[i] / s;
-        single = batches[i] == 1 ? batch_tps[i] : single;
-        eight = batches[i] == 8 ? batch_tps[i] : eight;
-        printf("batch of %-19u %10.1f %10.3f\n", batches[i], batch_tps[i], s * 1e3);
+        snprintf(what, sizeof what, "batch of %u", batches[i]);
+        batch_tps = batches[i] / print_row(what, r.batch[i], batches[i], BATCHED);
+        single = batches[i] == 1 ? batch_tps : single;
+        eight = batches[i] == 8 ? batch_tps : eight;
     }
     printf("\n");
     printf("figure engine.decode_of_bandwidth %.3f ratio\n",
@@ -253,9 +283,14 @@ int main(int argc, char **argv)
     printf("figure engine.prefill512_of_vnni %.3f ratio\n",
            limits.int8_gops > 0 ? layer_ops(&e.model->hp) * best_prefill / (limits.int8_gops * 1e9)
                                 : 0);
+    if (far_s > 0)
+        printf("figure engine.prefill_attn_of_fma %.3f ratio\n",
+               far_attention_ops(&e.model->hp) / (last_s - prefill_s) / (limits.fma_gflops * 1e9));
     printf("figure engine.batch8_over_single %.2f ratio\n", eight / single);
     printf("figure engine.decode %.1f tok/s\n", 1 / decode_s);
     printf("figure engine.prefill512 %.1f tok/s\n", best_prefill);
+    if (far_s > 0)
+        printf("figure engine.prefill2048 %.1f tok/s\n", FAR / far_s);
     cpu_backend_free(e.backend);
     model_free(e.model);
     team_free(e.team);
