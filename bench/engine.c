@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.c - speed of the forward pass on a real model: bench_engine [MODEL [THREADS [VARIANT]]]
+ * engine.c - speed of the forward pass on a real model:
+ * bench_engine [MODEL [THREADS [VARIANT [ROUNDS]]]]
  *
  * Without MODEL: TOKENRING_TEST_MODEL. Each round decodes one text, prefills 512 and 2048 tokens and
- * decodes batches, in turn, so that a noisy minute hits all of them; medians of the rounds are
+ * decodes batches, in turn, so that a noisy minute hits all of them; medians of the rounds (5) are
  * printed. Shares are of what this machine reads from memory, multiplies with 8-bit integers and
- * multiplies and adds as floats at most.
+ * multiplies and adds as floats at most. The lines `cell NAME VALUE` are for race.py.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,23 +16,26 @@
 #include "runtime/exec/cpu.h"
 #include "runtime/kv/page.h"
 
-#define ROUNDS      5
+#define ROUNDS_MAX  5
 #define ROWS_MAX    512u
 #define PROMPT      32u   /* tokens before decoding starts */
 #define DECODE      128u  /* tokens of the single text */
-#define BATCHED     48u   /* tokens of each text of a batch */
-#define LONG        4096u /* positions before the deep decode */
+#define BATCH_HAS   64u   /* tokens of each text of a batch before decoding starts */
+#define BATCHED     32u   /* tokens that are decoded for each */
+#define LONG        8000u /* positions before the deepest decode */
 #define DEEP        32u   /* tokens decoded there */
 #define PREFILL     512u
 #define FAR         2048u /* the long prefill */
 #define TEXT_PAGES  ((LONG + DEEP) / KV_PAGE + 1)
-#define BATCH_PAGES ((PROMPT + BATCHED) / KV_PAGE + 1)
+#define BATCH_PAGES ((BATCH_HAS + BATCHED) / KV_PAGE + 1)
 #define BATCH_MAX   64u
 
 static const uint32_t batches[] = {1, 2, 8, 32, 64};
 static const uint32_t chunks[] = {64, 128, 256, 512};
+static const uint32_t depths[] = {4096, LONG};
 #define N_BATCHES (sizeof batches / sizeof batches[0])
 #define N_CHUNKS  (sizeof chunks / sizeof chunks[0])
+#define N_DEPTHS  (sizeof depths / sizeof depths[0])
 
 struct text {
     uint32_t pos, next; /* token at pos */
@@ -47,9 +51,11 @@ struct engine {
 
 /* Seconds, by round. */
 struct results {
-    double decode[ROUNDS], deep[ROUNDS], batch[N_BATCHES][ROUNDS], prefill[N_CHUNKS][ROUNDS];
-    double far[ROUNDS];  /* FAR tokens, PREFILL a step */
-    double last[ROUNDS]; /* the last PREFILL of them alone */
+    int n_rounds;
+    double decode[ROUNDS_MAX], deep[N_DEPTHS][ROUNDS_MAX], batch[N_BATCHES][ROUNDS_MAX];
+    double prefill[N_CHUNKS][ROUNDS_MAX];
+    double far[ROUNDS_MAX];  /* FAR tokens, PREFILL a step */
+    double last[ROUNDS_MAX]; /* the last PREFILL of them alone */
 };
 
 static double seconds(uint64_t since_ns)
@@ -109,13 +115,14 @@ static void decode(struct engine *e, uint32_t n_texts, uint32_t n)
     }
 }
 
-static double time_batch(struct engine *e, uint32_t n_texts, uint32_t n)
+/* Decodes n tokens for each of n_texts after prompts of n_prompt: the decoding only. */
+static double time_batch(struct engine *e, uint32_t n_texts, uint32_t n_prompt, uint32_t n)
 {
     uint64_t start;
 
     for (uint32_t s = 0; s < n_texts; s++) {
         e->texts[s].pos = 0;
-        prefill(e, &e->texts[s], PROMPT, PROMPT);
+        prefill(e, &e->texts[s], n_prompt, n_prompt);
     }
     start = clock_ns();
     decode(e, n_texts, n);
@@ -131,13 +138,13 @@ static double time_prefill(struct engine *e, uint32_t pos, uint32_t n, uint32_t 
     return seconds(start);
 }
 
-static double time_deep(struct engine *e)
+static double time_deep(struct engine *e, uint32_t depth)
 {
     uint64_t start;
 
     /* What the positions hold does not change the time, so they are not computed: earlier rounds
      * left numbers there. */
-    e->texts[0].pos = LONG;
+    e->texts[0].pos = depth;
     start = clock_ns();
     decode(e, 1, DEEP);
     return seconds(start);
@@ -150,17 +157,18 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double values[ROUNDS])
+static double median(double values[ROUNDS_MAX], int n)
 {
-    qsort(values, ROUNDS, sizeof values[0], by_value);
-    return values[ROUNDS / 2];
+    qsort(values, (size_t)n, sizeof values[0], by_value);
+    return values[n / 2];
 }
 
-/* A line of the table: n_steps steps of n_tokens took values[] s. Median seconds of a step. */
-static double print_row(const char *what, double values[ROUNDS], uint32_t n_tokens,
-                        uint32_t n_steps)
+/* A line of the table: n_steps steps of n_tokens took values[] s in n_rounds rounds. Median seconds
+ * of a step. */
+static double print_row(const char *what, double values[ROUNDS_MAX], int n_rounds,
+                        uint32_t n_tokens, uint32_t n_steps)
 {
-    double s = median(values) / n_steps;
+    double s = median(values, n_rounds) / n_steps;
 
     printf("%-30s %10.1f %10.3f\n", what, n_tokens / s, s * 1e3);
     return s;
@@ -219,8 +227,8 @@ static void run_rounds(struct engine *e, struct results *r)
     e->texts[0].pos = 0;
     if (e->model->n_ctx >= LONG + DEEP)
         prefill(e, &e->texts[0], LONG, ROWS_MAX); /* also warms up */
-    for (int round = 0; round < ROUNDS; round++) {
-        r->decode[round] = time_batch(e, 1, DECODE);
+    for (int round = 0; round < r->n_rounds; round++) {
+        r->decode[round] = time_batch(e, 1, PROMPT, DECODE);
         for (size_t i = 0; i < N_CHUNKS; i++)
             r->prefill[i][round] = time_prefill(e, 0, PREFILL, chunks[i]);
         if (e->model->n_ctx >= FAR) {
@@ -228,24 +236,75 @@ static void run_rounds(struct engine *e, struct results *r)
             r->last[round] = time_prefill(e, FAR - PREFILL, PREFILL, PREFILL);
         }
         for (size_t i = 0; i < N_BATCHES; i++)
-            r->batch[i][round] = time_batch(e, batches[i], BATCHED);
-        r->deep[round] = e->model->n_ctx >= LONG + DEEP ? time_deep(e) : 0;
+            r->batch[i][round] = time_batch(e, batches[i], BATCH_HAS, BATCHED);
+        for (size_t i = 0; i < N_DEPTHS && e->model->n_ctx >= LONG + DEEP; i++)
+            r->deep[i][round] = time_deep(e, depths[i]);
     }
+}
+
+/* The table; the figures that need several of its lines. */
+static void print_results(const struct engine *e, struct results *r, const struct limits *limits)
+{
+    double decode_s, prefill_s = 0, best_prefill = 0, far_s = 0, last_s = 0, s;
+    double batch_tps, eight = 0, single = 0;
+    char what[64];
+
+    printf("\nmedian of %d rounds %21s %10s\n", r->n_rounds, "tok/s", "ms");
+    decode_s = print_row("decode after 32", r->decode, r->n_rounds, 1, DECODE);
+    printf("cell decode %.2f\n", 1 / decode_s);
+    for (size_t i = 0; i < N_DEPTHS && r->deep[0][0] > 0; i++) {
+        snprintf(what, sizeof what, "decode after %u", depths[i]);
+        s = print_row(what, r->deep[i], r->n_rounds, 1, DEEP);
+        printf("cell decode_%uk %.2f\n", depths[i] / 1000, 1 / s);
+    }
+    for (size_t i = 0; i < N_CHUNKS; i++) {
+        snprintf(what, sizeof what, "prefill 512 in chunks of %u", chunks[i]);
+        prefill_s = print_row(what, r->prefill[i], r->n_rounds, PREFILL, 1);
+        best_prefill = PREFILL / prefill_s > best_prefill ? PREFILL / prefill_s : best_prefill;
+    }
+    printf("cell prefill512 %.2f\n", best_prefill);
+    if (r->far[0] > 0) {
+        far_s = print_row("prefill 2048 in chunks of 512", r->far, r->n_rounds, FAR, 1);
+        last_s = print_row("its last 512", r->last, r->n_rounds, PREFILL, 1);
+        printf("cell prefill2048 %.2f\n", FAR / far_s);
+    }
+    for (size_t i = 0; i < N_BATCHES; i++) {
+        snprintf(what, sizeof what, "batch of %u", batches[i]);
+        s = print_row(what, r->batch[i], r->n_rounds, batches[i], BATCHED);
+        batch_tps = batches[i] / s;
+        printf("cell batch%u %.2f\n", batches[i], batch_tps);
+        single = batches[i] == 1 ? batch_tps : single;
+        eight = batches[i] == 8 ? batch_tps : eight;
+    }
+    printf("\nfigure engine.decode_of_bandwidth %.3f ratio\n",
+           (double)e->model->weight_bytes / decode_s / (limits->read_gbs * 1e9));
+    printf("figure engine.prefill512_of_vnni %.3f ratio\n",
+           limits->int8_gops > 0
+               ? layer_ops(&e->model->hp) * best_prefill / (limits->int8_gops * 1e9)
+               : 0);
+    if (far_s > 0)
+        printf("figure engine.prefill_attn_of_fma %.3f ratio\n", far_attention_ops(&e->model->hp) /
+                                                                     (last_s - prefill_s) /
+                                                                     (limits->fma_gflops * 1e9));
+    printf("figure engine.batch8_over_single %.2f ratio\n", eight / single);
+    printf("figure engine.decode %.1f tok/s\n", 1 / decode_s);
+    printf("figure engine.prefill512 %.1f tok/s\n", best_prefill);
+    if (far_s > 0)
+        printf("figure engine.prefill2048 %.1f tok/s\n", FAR / far_s);
 }
 
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : getenv("TOKENRING_TEST_MODEL");
     unsigned threads = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
-    double decode_s, prefill_s = 0, best_prefill = 0, far_s = 0, last_s = 0;
-    double batch_tps, eight = 0, single = 0;
-    char what[64];
     static struct engine e;
     static struct results r;
     struct limits limits;
 
-    if (!path) {
-        fprintf(stderr, "usage: bench_engine MODEL [THREADS [VARIANT]]\n");
+    r.n_rounds = argc > 4 ? atoi(argv[4]) : ROUNDS_MAX;
+    if (!path || r.n_rounds < 1 || r.n_rounds > ROUNDS_MAX) {
+        fprintf(stderr, "usage: bench_engine MODEL [THREADS [VARIANT [ROUNDS]]], ROUNDS 1 .. %d\n",
+                ROUNDS_MAX);
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -257,40 +316,7 @@ int main(int argc, char **argv)
     printf("%s: reads %.1f GB/s, %s %.0f GOP/s, FMA %.0f GFLOP/s\n", limits.cpu, limits.read_gbs,
            limits.int8_method, limits.int8_gops, limits.fma_gflops);
     run_rounds(&e, &r);
-
-    printf("\n%-30s %10s %10s\n", "median of 5 rounds", "tok/s", "ms");
-    decode_s = print_row("decode after 32", r.decode, 1, DECODE);
-    if (r.deep[0] > 0)
-        print_row("decode after 4096", r.deep, 1, DEEP);
-    for (size_t i = 0; i < N_CHUNKS; i++) {
-        snprintf(what, sizeof what, "prefill 512 in chunks of %u", chunks[i]);
-        prefill_s = print_row(what, r.prefill[i], PREFILL, 1);
-        best_prefill = PREFILL / prefill_s > best_prefill ? PREFILL / prefill_s : best_prefill;
-    }
-    if (r.far[0] > 0) {
-        far_s = print_row("prefill 2048 in chunks of 512", r.far, FAR, 1);
-        last_s = print_row("its last 512", r.last, PREFILL, 1);
-    }
-    for (size_t i = 0; i < N_BATCHES; i++) {
-        snprintf(what, sizeof what, "batch of %u", batches[i]);
-        batch_tps = batches[i] / print_row(what, r.batch[i], batches[i], BATCHED);
-        single = batches[i] == 1 ? batch_tps : single;
-        eight = batches[i] == 8 ? batch_tps : eight;
-    }
-    printf("\n");
-    printf("figure engine.decode_of_bandwidth %.3f ratio\n",
-           (double)e.model->weight_bytes / decode_s / (limits.read_gbs * 1e9));
-    printf("figure engine.prefill512_of_vnni %.3f ratio\n",
-           limits.int8_gops > 0 ? layer_ops(&e.model->hp) * best_prefill / (limits.int8_gops * 1e9)
-                                : 0);
-    if (far_s > 0)
-        printf("figure engine.prefill_attn_of_fma %.3f ratio\n",
-               far_attention_ops(&e.model->hp) / (last_s - prefill_s) / (limits.fma_gflops * 1e9));
-    printf("figure engine.batch8_over_single %.2f ratio\n", eight / single);
-    printf("figure engine.decode %.1f tok/s\n", 1 / decode_s);
-    printf("figure engine.prefill512 %.1f tok/s\n", best_prefill);
-    if (far_s > 0)
-        printf("figure engine.prefill2048 %.1f tok/s\n", FAR / far_s);
+    print_results(&e, &r, &limits);
     cpu_backend_free(e.backend);
     model_free(e.model);
     team_free(e.team);
