@@ -125,7 +125,7 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 
     for (uint32_t p = 0; p < n; p += 8) {
         __m256 x = _mm256_sub_ps(_mm256_load_ps(s + p), _mm256_set1_ps(m));
-        __m256 w = exp256_negative(x, first_lanes256(n - p));
+        __m256 w = exp256_lanes(x, first_lanes256(n - p));
 
         lanes[p / 8 % 2] = _mm256_add_ps(lanes[p / 8 % 2], w);
         _mm256_store_ps(s + p, w);
@@ -144,8 +144,8 @@ static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, con
     for (uint32_t i = 0; i < n; i++)
         new_m[i] = n_pos[i] == KERN_PAGE ? max_score(s[i], KERN_PAGE, m[i])
                                          : max_score(s[i], n_pos[i], m[i]);
-    factors = exp256_negative(_mm256_sub_ps(_mm256_maskload_ps(m, queries), _mm256_load_ps(new_m)),
-                              queries);
+    factors =
+        exp256_lanes(_mm256_sub_ps(_mm256_maskload_ps(m, queries), _mm256_load_ps(new_m)), queries);
     _mm256_maskstore_ps(c, queries, factors);
     _mm256_maskstore_ps(m, queries, _mm256_load_ps(new_m));
     for (uint32_t i = 0; i < n; i++)
@@ -261,7 +261,7 @@ static void merge_splits(float *dst, float *total, const float *o, const float *
 
     for (uint32_t i = 0; i < n; i++)
         c[i] = m[i * stride] - max;
-    _mm256_store_ps(c, exp256_negative(_mm256_load_ps(c), _mm256_set1_epi32(-1)));
+    _mm256_store_ps(c, exp256_lanes(_mm256_load_ps(c), _mm256_set1_epi32(-1)));
     for (uint32_t i = 0; i < n; i++)
         *total = __builtin_fmaf(sum[i * stride], c[i], *total);
     for (uint32_t d = 0; d < hd; d += 8) {

@@ -144,7 +144,7 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 
     for (uint32_t p = 0; p < n; p += 16) {
         __m512 x = _mm512_sub_ps(_mm512_load_ps(s + p), _mm512_set1_ps(m));
-        __m512 w = exp512_negative(x, valid_lanes(n, p));
+        __m512 w = exp512_lanes(x, valid_lanes(n, p));
 
         lanes = _mm512_add_ps(lanes, w);
         _mm512_store_ps(s + p, w);
@@ -163,8 +163,8 @@ static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, con
     for (uint32_t i = 0; i < n; i++)
         new_m[i] = n_pos[i] == KERN_PAGE ? max_score(s[i], KERN_PAGE, m[i])
                                          : max_score(s[i], n_pos[i], m[i]);
-    factors = exp512_negative(
-        _mm512_sub_ps(_mm512_maskz_loadu_ps(queries, m), _mm512_load_ps(new_m)), queries);
+    factors = exp512_lanes(_mm512_sub_ps(_mm512_maskz_loadu_ps(queries, m), _mm512_load_ps(new_m)),
+                           queries);
     _mm512_mask_storeu_ps(c, queries, factors);
     _mm512_mask_storeu_ps(m, queries, _mm512_load_ps(new_m));
     for (uint32_t i = 0; i < n; i++)
@@ -298,7 +298,7 @@ static void merge_splits(float *dst, float *total, const float *o, const float *
 
     for (uint32_t i = 0; i < n; i++)
         c[i] = m[i * stride] - max;
-    _mm512_store_ps(c, exp512_negative(_mm512_load_ps(c), 0xffff));
+    _mm512_store_ps(c, exp512_lanes(_mm512_load_ps(c), 0xffff));
     for (uint32_t i = 0; i < n; i++)
         *total = __builtin_fmaf(sum[i * stride], c[i], *total);
     for (uint32_t d = 0; d < hd; d += 16) {

@@ -44,8 +44,8 @@ KERN_INLINE __m256i first_lanes256(uint32_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* kern_exp() of the lanes of `valid`, 0 in the others; x <= 0 or NaN. */
-KERN_INLINE __m256 exp256_negative(__m256 x, __m256i valid)
+/* kern_exp() of x <= EXP_MAX or NaN in the lanes of `valid`, 0 in the others. */
+KERN_INLINE __m256 exp256_lanes(__m256 x, __m256i valid)
 {
     const __m256 one = _mm256_set1_ps(1), round = _mm256_set1_ps(EXP_ROUND);
     __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(EXP_LOG2E), round);
@@ -72,7 +72,7 @@ KERN_INLINE __m256 exp256(__m256 x)
 {
     __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MAX), _CMP_GT_OQ);
 
-    return _mm256_blendv_ps(exp256_negative(x, _mm256_set1_epi32(-1)),
+    return _mm256_blendv_ps(exp256_lanes(x, _mm256_set1_epi32(-1)),
                             _mm256_set1_ps(__builtin_inff()), over);
 }
 

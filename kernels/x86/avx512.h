@@ -35,8 +35,8 @@ KERN_INLINE float tree512(__m512 lanes)
     return _mm_cvtss_f32(_mm_add_ss(v2, _mm_movehdup_ps(v2)));
 }
 
-/* kern_exp() of the lanes of `valid`, 0 in the others; x <= 0 or NaN. */
-KERN_INLINE __m512 exp512_negative(__m512 x, __mmask16 valid)
+/* kern_exp() of x <= EXP_MAX or NaN in the lanes of `valid`, 0 in the others. */
+KERN_INLINE __m512 exp512_lanes(__m512 x, __mmask16 valid)
 {
     const __m512 one = _mm512_set1_ps(1), round = _mm512_set1_ps(EXP_ROUND);
     __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), round);
@@ -62,7 +62,7 @@ KERN_INLINE __m512 exp512(__m512 x)
 {
     __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MAX), _CMP_GT_OQ);
 
-    return _mm512_mask_blend_ps(over, exp512_negative(x, 0xffff), _mm512_set1_ps(__builtin_inff()));
+    return _mm512_mask_blend_ps(over, exp512_lanes(x, 0xffff), _mm512_set1_ps(__builtin_inff()));
 }
 
 #endif
