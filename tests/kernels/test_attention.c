@@ -405,9 +405,13 @@ START_TEST(merged_splits_equal_softmax_in_double)
 }
 END_TEST
 
+#define SPLITS_MAX 33
+
 START_TEST(merge_gives_the_reference_bits_for_any_shape)
 {
-    static float o[5 * GROUP_MAX * HD_MAX], m[5 * GROUP_MAX], sum[5 * GROUP_MAX];
+    static const uint32_t counts[] = {1, 2, 5, 8, 9, 16, 17, SPLITS_MAX};
+    static float o[SPLITS_MAX * GROUP_MAX * HD_MAX], m[SPLITS_MAX * GROUP_MAX];
+    static float sum[SPLITS_MAX * GROUP_MAX];
     static float out[GROUP_MAX * HD_MAX], expected[GROUP_MAX * HD_MAX];
     uint64_t state = 4;
 
@@ -417,13 +421,13 @@ START_TEST(merge_gives_the_reference_bits_for_any_shape)
         m[i] = 50 * random_float(&state);
         sum[i] = 2 + random_float(&state);
     }
-    for (uint32_t n_split = 1; n_split <= 5; n_split++) {
+    for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         for (uint32_t group = 1; group <= GROUP_MAX; group++) {
             memset(out, POISON, sizeof out);
             memset(expected, POISON, sizeof expected);
             for (size_t stride = group; stride <= GROUP_MAX; stride += 3) {
-                ref->attention_merge(expected, o, m, sum, n_split, stride, group, dims[_i]);
-                kern->attention_merge(out, o, m, sum, n_split, stride, group, dims[_i]);
+                ref->attention_merge(expected, o, m, sum, counts[i], stride, group, dims[_i]);
+                kern->attention_merge(out, o, m, sum, counts[i], stride, group, dims[_i]);
                 ck_assert_mem_eq(out, expected, sizeof out);
             }
         }
