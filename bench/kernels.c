@@ -169,6 +169,31 @@ static void find_pages(const struct bench *b, uint32_t split, const uint16_t **k
     }
 }
 
+/* The same for one matrix of each integer type: 9.4 million weights, of which no thread's share stays
+ * in its own cache. */
+static void bench_types(struct bench *b, const struct limits *l)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } types[] = {
+        {"Q4_0", DTYPE_Q4_0},   {"Q4_1", DTYPE_Q4_1},     {"Q5_0", DTYPE_Q5_0},
+        {"Q5_1", DTYPE_Q5_1},   {"Q8_0", DTYPE_Q8_0},     {"Q2_K", DTYPE_Q2_K},
+        {"Q3_K", DTYPE_Q3_K},   {"Q4_K", DTYPE_Q4_K},     {"Q5_K", DTYPE_Q5_K},
+        {"Q6_K", DTYPE_Q6_K},   {"IQ4_NL", DTYPE_IQ4_NL}, {"IQ4_XS", DTYPE_IQ4_XS},
+        {"MXFP4", DTYPE_MXFP4},
+    };
+    const struct packed_matrix kept = b->matrices[0];
+
+    for (unsigned i = 0; i < sizeof types / sizeof types[0]; i++) {
+        b->matrices[0] = (struct packed_matrix){types[i].type, 6144, COLS_MAX, b->weights};
+        bench_matmul(b, types[i].name, 0, 1, 1, 20, l);
+        bench_matmul(b, types[i].name, 0, 1, 8, 10, l);
+        bench_matmul(b, types[i].name, 0, 1, 64, 6, l);
+    }
+    b->matrices[0] = kept;
+}
+
 /* Decode attention of one sequence in all layers: a thread's splits. */
 static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 {
@@ -278,6 +303,7 @@ static void bench_variant(struct bench *b, const struct limits *l)
     bench_matmul(b, "gate+up", gate_up, 1, 1, 40, l);
     bench_matmul(b, "gate+up", gate_up, 1, 512, 20, l);
     bench_matmul(b, "down", down, 1, 512, 20, l);
+    bench_types(b, l);
     bench_attention(b, l);
     bench_prefill(b, 512, l);
     bench_prefill(b, PREFILL_MAX, l);

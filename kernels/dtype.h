@@ -14,7 +14,7 @@
 enum dtype {
     DTYPE_F32 = 0,
     DTYPE_F16 = 1,
-    /* 32 weights. Byte i (0..15) of qs has weight i in its low and weight 16 + i in its high nibble;
+    /* 32 weights. Byte i (0..15) of qs has weight i in its low, weight 16 + i in its high nibble;
      * bit i of qh is bit 4 of weight i. */
     DTYPE_Q4_0 = 2, /* f16 d, qs[16]; w = d * (q - 8) */
     DTYPE_Q4_1 = 3, /* f16 d, f16 m, qs[16]; w = d * q + m */

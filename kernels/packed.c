@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed.c - the sizes of packed groups, and what stands in them. Layout: cpu_kernels.h, packed.h. */
+/* packed.c - sizes of packed groups and what stands in them; layout: cpu_kernels.h, packed.h. */
 #include "kernels/packed.h"
 
 #include <string.h>

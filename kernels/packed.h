@@ -151,8 +151,8 @@ void raw_block_weights(float *dst, enum dtype type, const struct raw_block *raw)
 /* Element i of a float type. */
 float packed_element(const uint8_t *src, enum dtype type, size_t i);
 
-/* 32 weights in the form that all types share: weight k is d[k / 16] * (code[k] - zero) + m[k / 16],
- * with m = -0 (which changes nothing) for types without a minimum. */
+/* 32 weights in the form that all types share: weight k is d[h] * (code[k] - zero) + m[h], with h =
+ * k / 16, and m = -0 (which changes nothing) for types without a minimum. */
 struct plain_block {
     uint8_t code[KERN_BLOCK]; /* looked up, where there is a table */
     float d[2], m[2];

@@ -4,8 +4,8 @@
  *
  * A group's 16 rows are two sides of 8 lanes. Integer products are VPMADDUBSW (u8 x s8, pairs
  * summed to s16, which saturates) made exact:
- *   codes to 15   a pair is at most 2 * 15 * 127 = 3,810, so the 8 of a block add up in s16 (30,480)
- *                 and one VPMADDWD widens them
+ *   codes to 15   a pair is at most 2 * 15 * 127 = 3,810, so the 8 of a block add up in s16
+ *                 (30,480) and one VPMADDWD widens them
  *   codes to 31   at most 7,874: the 4 of half a block do (31,496)
  *   codes to 63   at most 16,002: 2 do (32,004)
  *   zero 128      weights go in as |w| <= 128 and activations with the weight's sign: a pair is at

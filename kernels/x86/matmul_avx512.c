@@ -8,7 +8,7 @@
  *
  * Few rows (GEMV) read the packed weights in place and ask for them ahead of time: memory is the
  * limit. Many rows first unpack groups to bytes and floats, a panel that stays in L1 for all tiles:
- * instructions are the limit, and the unpacking ones would be repeated in every tile. In a panel the
+ * instructions are the limit, and the unpacking ones would be repeated in every tile. In a panel
  * types differ in nothing but their zero and in having a minimum or a scale for each half.
  */
 #include "kernels/packed.h"
@@ -24,8 +24,7 @@
 #define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
 
 /* Activation rows that read packed weights in place: as many as one tile has, so that weights are
- * read once, for the types that are cheap to unpack and most used; few for the others, or there
- * would be too many tiles. */
+ * read once; few for the types that are not worth the code. */
 #define DIRECT_MAX     TILE_MAX
 #define DIRECT_MAX_FEW 4
 
@@ -79,9 +78,10 @@ KERN_INLINE void unpack_plane(__m512i line[8], const uint8_t *plane, const uint3
     for (uint32_t j = 0; j < 8; j++) {
         __m512i v = _mm512_loadu_si512(plane + j % bits * LINE);
 
-        /* Shifts go across bytes, which the mask takes out. (uint8_t: gcc wants int, clang unsigned.) */
-        line[j] =
-            bits == 8 ? v : _mm512_and_si512(_mm512_srli_epi16(v, (uint8_t)(j / bits * bits)), mask);
+        /* Shifts go across bytes, which the mask takes out. uint8_t suits gcc and clang. */
+        line[j] = bits == 8
+                      ? v
+                      : _mm512_and_si512(_mm512_srli_epi16(v, (uint8_t)(j / bits * bits)), mask);
     }
 }
 
@@ -289,11 +289,20 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
         _mm512_mask_storeu_ps(out->y + i * out->stride, out->rows[0], acc[i]);
 }
 
-/* Types that the default model or most files have. */
+/* Types that most files are made of read in place up to a whole tile. */
 KERN_INLINE uint32_t direct_max(const enum dtype type)
 {
-    return type == DTYPE_Q4_0 || type == DTYPE_Q4_1 || type == DTYPE_Q8_0 ? DIRECT_MAX
-                                                                          : DIRECT_MAX_FEW;
+    switch (type) {
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_0:
+    case DTYPE_Q6_K:
+    case DTYPE_Q8_0:
+        return DIRECT_MAX;
+    default:
+        return DIRECT_MAX_FEW;
+    }
 }
 
 KERN_INLINE void direct_tile_n(const struct tile_out *out, const uint8_t *group,
