@@ -36,7 +36,8 @@
 #define QUIET_PASSES  16u
 #define STATS_NS                                                                                   \
     50000000u /* while busy, figures are stored so often; and before the daemon falls asleep */
-#define WARM_UP_ROWS 16u /* takes every path of the kernels that a chunk takes */
+#define PAGE         4096u
+#define WARM_UP_ROWS 8u /* takes every path of the kernels that a chunk takes */
 #define TEXT_KEEP_BYTES                                                                            \
     (256u << 10) /* prompt memory beyond this goes back to the system after tokenising */
 
@@ -61,6 +62,7 @@ struct daemon {
 
     struct intake intake;
     struct job *jobs; /* [n_slots], by scheduler slot */
+    void *texts;      /* [n_slots] prompt and ids of each */
     uint32_t n_slots;
     uint32_t *alive; /* slots of living jobs, dense */
     uint32_t n_alive;
@@ -539,23 +541,39 @@ static void text_done(void *ctx)
     io_kick(d->io);
 }
 
+/* Of one job's prompt or ids: whole pages, which are given back. */
+static size_t text_bytes(const struct daemon *d, size_t bytes_each)
+{
+    return (d->config.prompt_bytes_max * bytes_each + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Of all jobs. */
+static size_t texts_bytes(const struct daemon *d)
+{
+    return d->n_slots * (text_bytes(d, 1) + text_bytes(d, sizeof(uint32_t)));
+}
+
 static int jobs_new(struct daemon *d)
 {
+    uint8_t *text;
+
     d->n_slots = sched_slots(d->sched);
     d->jobs = calloc(d->n_slots, sizeof *d->jobs);
     d->alive = calloc(d->n_slots, sizeof *d->alive);
     d->staged = calloc(d->n_slots, sizeof *d->staged);
-    if (!d->jobs || !d->alive || !d->staged)
+    /* Most prompts are short: a huge page for each of the jobs would be gigabytes. One map, because a
+     * thousand of them take longer than anything else here. */
+    d->texts = text = mem_map_small(texts_bytes(d));
+    if (!d->jobs || !d->alive || !d->staged || !text)
         return -ENOMEM;
     for (uint32_t i = 0; i < d->n_slots; i++) {
         struct job *job = &d->jobs[i];
 
         job->text_max = d->config.prompt_bytes_max;
-        /* Most prompts are short: a huge page for each of the jobs would be gigabytes. */
-        job->text = mem_map_small(job->text_max);
-        job->ids = mem_map_small((size_t)job->text_max * 4);
-        if (!job->text || !job->ids)
-            return -ENOMEM;
+        job->text = (void *)text;
+        text += text_bytes(d, 1);
+        job->ids = (void *)text;
+        text += text_bytes(d, sizeof *job->ids);
     }
     return 0;
 }
@@ -709,41 +727,26 @@ static int engine_start(struct daemon *d, struct diag *diag)
                         d, diag);
 }
 
-/* A small chunk of prefill and one decode row. */
-static int warm_up_engine(struct daemon *d)
+/* A small chunk of prefill, in page 0. */
+static void warm_up_engine(struct daemon *d)
 {
-    uint32_t rows_max =
-        d->config.chunk_rows < d->model->n_ctx ? d->config.chunk_rows : d->model->n_ctx;
-    uint32_t rows = rows_max < WARM_UP_ROWS ? rows_max : WARM_UP_ROWS;
-    uint32_t n_pages = pages_for(rows);
-    uint32_t *tokens = calloc(rows, sizeof *tokens);
-    uint32_t *pages = calloc(n_pages, sizeof *pages);
-    struct step_seq seq = {.n_rows = rows, .pages = pages};
-    uint32_t last = rows - 1, id;
-    struct step step = {.n_rows = rows,
-                        .tokens = tokens,
-                        .n_seqs = 1,
-                        .seqs = &seq,
-                        .n_logits = 1,
-                        .logit_rows = &last};
+    uint32_t tokens[WARM_UP_ROWS] = {0}, page = 0, last, id;
+    struct step_seq seq = {.n_rows = WARM_UP_ROWS, .pages = &page};
+    struct step step = {
+        .tokens = tokens, .n_seqs = 1, .seqs = &seq, .n_logits = 1, .logit_rows = &last};
     struct sampling sampling = {.temperature = 1.0f, .top_p = 0.9f};
     const float *logits;
-    int bad, err = tokens && pages ? 0 : -ENOMEM;
+    int bad;
 
-    if (err == 0) {
-        for (uint32_t i = 0; i < n_pages; i++)
-            pages[i] = i;
-        d->backend->forward(d->backend->self, &step, &logits);
-        seq.n_rows = step.n_rows = 1;
-        seq.pos0 = last;
-        last = 0;
-        d->backend->forward(d->backend->self, &step, &logits);
-        d->backend->argmax(d->backend->self, logits, &bad);
-        sampler_pick(d->sampler, logits, &sampling, 0, &id);
-    }
-    free(tokens);
-    free(pages);
-    return err;
+    if (seq.n_rows > d->config.chunk_rows)
+        seq.n_rows = d->config.chunk_rows;
+    if (seq.n_rows > d->model->n_ctx)
+        seq.n_rows = d->model->n_ctx;
+    step.n_rows = seq.n_rows;
+    last = seq.n_rows - 1;
+    d->backend->forward(d->backend->self, &step, &logits);
+    d->backend->argmax(d->backend->self, logits, &bad);
+    sampler_pick(d->sampler, logits, &sampling, 0, &id);
 }
 
 /* A few words through the tokenizer of the ring thread. */
@@ -763,16 +766,10 @@ static void warm_up_text(struct daemon *d)
 
 /* Code, weights and tables are resident before READY: the first request costs what the tenth
  * does, but for the pages of KV and activations that a longer one is the first to touch. */
-static int warm_up(struct daemon *d, struct diag *diag)
+static void warm_up(struct daemon *d)
 {
-    int err = warm_up_engine(d);
-
-    if (err < 0) {
-        diag_set(diag, "cannot warm up: %s", strerror(-err));
-        return err;
-    }
+    warm_up_engine(d);
     warm_up_text(d);
-    return 0;
 }
 
 static void entry_fill(struct daemon *d)
@@ -907,9 +904,7 @@ static int start(struct daemon *d, struct diag *diag)
     err = engine_start(d, diag);
     if (err < 0)
         return err;
-    err = warm_up(d, diag);
-    if (err < 0)
-        return err;
+    warm_up(d);
     entry_fill(d);
     err = transport_start(d, diag);
     if (err < 0)
@@ -964,10 +959,7 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
 
 static void jobs_free(struct daemon *d)
 {
-    for (uint32_t i = 0; d->jobs && i < d->n_slots; i++) {
-        mem_unmap(d->jobs[i].text, d->jobs[i].text_max);
-        mem_unmap(d->jobs[i].ids, (size_t)d->jobs[i].text_max * 4);
-    }
+    mem_unmap(d->texts, d->texts ? texts_bytes(d) : 0);
     free(d->jobs);
     free(d->alive);
     free(d->staged);

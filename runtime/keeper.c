@@ -6,12 +6,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mem.h"
 #include "runtime/model/pack_save.h"
 
 #define NICE_LAST 19
@@ -41,7 +41,11 @@ static void *keeper_main(void *arg)
 {
     struct keeper *keeper = arg;
 
+    const struct pack_map *map = keeper->model->packed;
+
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_LAST);
+    if (map)
+        mem_gather(map->body - PACK_HEADER_BYTES, map->body_bytes + PACK_HEADER_BYTES);
     if (keeper->model->keep)
         write_cache(keeper);
     return NULL;
@@ -54,7 +58,7 @@ int keeper_start(struct keeper **ret_keeper, const struct model *model)
     int err;
 
     *ret_keeper = NULL;
-    if (!model->keep)
+    if (!model->keep && !model->packed)
         return 0;
     keeper = calloc(1, sizeof *keeper);
     if (!keeper)

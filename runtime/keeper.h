@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.h - the thread that writes packed weights to the cache after start.
+ * keeper.h - the thread that writes packed weights to the cache after start, or gathers those that
+ * are mapped from there into huge pages.
  *
  * After and not before the daemon is ready, because that takes longer than packing, the more so with
  * a slow disk, and the first client must not wait for it. It has the lowest priority and ends with the
@@ -13,7 +14,7 @@
 
 struct keeper;
 
-/* Starts it when the model has something to be kept, else *ret_keeper is NULL. The model outlives it.
+/* Starts it when there is something to do, else *ret_keeper is NULL. The model outlives it.
  * Signals go to other threads. -errno: there is no thread, and nothing is kept. */
 int keeper_start(struct keeper **ret_keeper, const struct model *model);
 

@@ -7,6 +7,9 @@
 #include <sys/mman.h>
 
 #define HUGE ((size_t)2 << 20)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
 
 static size_t mapped_bytes(size_t bytes)
 {
@@ -79,6 +82,11 @@ void *mem_map_file(int fd, size_t bytes)
     }
     madvise(p, bytes, MADV_HUGEPAGE);
     return p;
+}
+
+void mem_gather(const void *ptr, size_t bytes)
+{
+    madvise((void *)(uintptr_t)ptr, bytes, MADV_COLLAPSE); /* or they stay as they are */
 }
 
 void mem_unmap(void *ptr, size_t bytes)

@@ -24,6 +24,10 @@ void *mem_map_small(size_t bytes);
  * system that caches it in huge pages can map them. To be given back with mem_unmap(). */
 void *mem_map_file(int fd, size_t bytes);
 
+/* Gathers what mem_map_file() has mapped in small pages into huge ones, for all who map it, where the
+ * kernel can (tmpfs; others as it was built). Copies all of it once: not for a hurry. */
+void mem_gather(const void *ptr, size_t bytes);
+
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
 

@@ -2,6 +2,9 @@
 #include "runtime/model/digest.h"
 
 #include <string.h>
+#if HAVE_XXH_DISPATCH /* the same hashes by the widest vectors that the CPU has */
+#include <xxh_x86dispatch.h>
+#endif
 
 uint64_t digest_pieces(uint64_t bytes)
 {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "runtime/model/pack_cache.h"
 #include "runtime/model/pack_save.h"
@@ -198,11 +199,13 @@ static int pack(struct filling *f)
         return -ENOMEM;
     }
     model->memory_bytes = bytes;
+    model->pack_ns = clock_ns();
     point(l, model->memory, model->n_ctx);
     pack_norms(l);
     f->table_units = (model->n_ctx + UNIT_POSITIONS - 1) / UNIT_POSITIONS;
     f->next = 0;
     team_run(f->team, pack_region, f);
+    model->pack_ns = clock_ns() - model->pack_ns;
     return 0;
 }
 

@@ -106,11 +106,22 @@ static int alphabet_decode(const struct alphabet *alphabet, const char *text, si
 
 /* ---- tokens by their bytes ------------------------------------------------------------ */
 
-/* The slot of these bytes, or the empty one where they belong. */
-static struct word *word_slot(const struct vocab *v, const uint8_t *bytes, size_t n,
-                              uint32_t *ret_tag)
+/* Words are looked up so many after their hash is known and their slot asked for: the table is larger
+ * than what a core has near by. */
+#define AHEAD 8u
+
+static uint64_t word_hash(const struct vocab *v, const uint8_t *bytes, size_t n)
 {
     uint64_t hash = XXH3_64bits_withSeed(bytes, n, v->seed);
+
+    __builtin_prefetch(&v->words[(uint32_t)hash & v->words_mask]);
+    return hash;
+}
+
+/* The slot of these bytes, or the empty one where they belong. */
+static struct word *word_slot(const struct vocab *v, const uint8_t *bytes, size_t n, uint64_t hash,
+                              uint32_t *ret_tag)
+{
     uint32_t tag = (uint32_t)(hash >> 32);
     uint32_t at = (uint32_t)hash & v->words_mask;
 
@@ -146,7 +157,7 @@ static int word_add(struct vocab *v, uint32_t id, struct diag *diag)
     const uint8_t *bytes = v->bytes + v->at[id];
     size_t n = v->at[id + 1] - v->at[id];
     uint32_t tag;
-    struct word *word = word_slot(v, bytes, n, &tag);
+    struct word *word = word_slot(v, bytes, n, word_hash(v, bytes, n), &tag);
 
     if (word->id != VOCAB_NONE) {
         diag_set(diag, TOKENS ": tokens %" PRIu32 " and %" PRIu32 " have the same text", word->id,
@@ -295,7 +306,7 @@ static int token_read(struct vocab *v, uint32_t id, const struct gguf_str *text,
     }
     v->at[id + 1] = v->at[id] + (uint32_t)n;
     if (v->kind[id] == KIND_NORMAL)
-        return word_add(v, id, diag);
+        word_hash(v, out, (size_t)n); /* asks for its slot */
     if (v->kind[id] == KIND_USER) {
         v->user[v->n_user++] = id;
         v->user_first[out[0]] = 1;
@@ -329,7 +340,11 @@ static int tokens_read(struct vocab *v, const struct gguf *gguf, const struct al
         return -ENOMEM;
     err = words_init(v);
     v->at[0] = 0;
-    for (uint32_t id = 0; id < v->n && err == 0; id++) {
+    for (uint32_t id = 0; id < v->n + AHEAD && err == 0; id++) {
+        if (id >= AHEAD && v->kind[id - AHEAD] == KIND_NORMAL)
+            err = word_add(v, id - AHEAD, diag);
+        if (err < 0 || id >= v->n)
+            continue;
         if (gguf_next_str(&tokens, &text) < 0) {
             diag_set(diag, "key '" TOKENS "' ends at token %" PRIu32 " of %" PRIu32, id, v->n);
             return -EINVAL;
@@ -347,36 +362,57 @@ static int merge_bad(const struct gguf_str *text, uint32_t rank, const char *wha
     return -EINVAL;
 }
 
-static int merge_read(struct vocab *v, uint32_t rank, const struct gguf_str *text,
-                      const struct alphabet *alphabet, struct diag *diag)
-{
+/* A merge that is decoded and waits for its words' slots. */
+struct merge_text {
+    struct gguf_str text;
+    uint32_t rank;
+    int n, split;                 /* bytes of the result, of the left part */
+    uint64_t left, right, result; /* hashes */
     uint8_t bytes[4 * VOCAB_TOKEN_BYTES_MAX + 1];
-    struct merge merge = {.rank = rank};
-    int n, split;
+};
 
-    if (text->n > sizeof bytes)
-        return merge_bad(text, rank, "is too long", diag);
-    n = alphabet_decode(alphabet, text->s, text->n, bytes, &split);
-    if (n < 0)
-        return merge_bad(text, rank, "has a character outside the byte alphabet, or a second space",
-                         diag);
-    if (split <= 0 || split == n)
-        return merge_bad(text, rank, "is not two tokens with a space between them", diag);
-    merge.left = vocab_word(v, bytes, (size_t)split);
-    merge.right = vocab_word(v, bytes + split, (size_t)(n - split));
-    merge.result = vocab_word(v, bytes, (size_t)n);
+static int merge_decode(const struct vocab *v, struct merge_text *m,
+                        const struct alphabet *alphabet, struct diag *diag)
+{
+    size_t split;
+
+    if (m->text.n > sizeof m->bytes)
+        return merge_bad(&m->text, m->rank, "is too long", diag);
+    m->n = alphabet_decode(alphabet, m->text.s, m->text.n, m->bytes, &m->split);
+    if (m->n < 0)
+        return merge_bad(&m->text, m->rank,
+                         "has a character outside the byte alphabet, or a second space", diag);
+    if (m->split <= 0 || m->split == m->n)
+        return merge_bad(&m->text, m->rank, "is not two tokens with a space between them", diag);
+    split = (size_t)m->split;
+    m->left = word_hash(v, m->bytes, split);
+    m->right = word_hash(v, m->bytes + split, (size_t)m->n - split);
+    m->result = word_hash(v, m->bytes, (size_t)m->n);
+    return 0;
+}
+
+static int merge_take(struct vocab *v, const struct merge_text *m, struct diag *diag)
+{
+    struct merge merge = {.rank = m->rank};
+    size_t n = (size_t)m->n, split = (size_t)m->split;
+    uint32_t tag;
+
+    merge.left = word_slot(v, m->bytes, split, m->left, &tag)->id;
+    merge.right = word_slot(v, m->bytes + split, n - split, m->right, &tag)->id;
+    merge.result = word_slot(v, m->bytes, n, m->result, &tag)->id;
     if (merge.left == VOCAB_NONE || merge.right == VOCAB_NONE || merge.result == VOCAB_NONE)
-        return merge_bad(text, rank, "joins or makes a token that is not in the vocabulary", diag);
+        return merge_bad(&m->text, m->rank, "joins or makes a token that is not in the vocabulary",
+                         diag);
     if (merges_add(&v->merges, &merge) < 0)
-        return merge_bad(text, rank, "appears twice", diag);
+        return merge_bad(&m->text, m->rank, "appears twice", diag);
     return 0;
 }
 
 static int merges_read(struct vocab *v, const struct gguf *gguf, const struct alphabet *alphabet,
                        struct diag *diag)
 {
+    struct merge_text ahead[AHEAD];
     struct gguf_iter merges;
-    struct gguf_str text;
     uint32_t n;
     int err = array_get(gguf, MERGES, GGUF_STRING, VOCAB_MERGES_MAX, &merges, diag);
 
@@ -384,12 +420,19 @@ static int merges_read(struct vocab *v, const struct gguf *gguf, const struct al
         return err;
     n = (uint32_t)merges.left;
     err = merges_init(&v->merges, n, v->seed);
-    for (uint32_t rank = 0; rank < n && err == 0; rank++) {
-        if (gguf_next_str(&merges, &text) < 0) {
+    for (uint32_t rank = 0; rank < n + AHEAD && err == 0; rank++) {
+        struct merge_text *m = &ahead[rank % AHEAD];
+
+        if (rank >= AHEAD && rank - AHEAD < n)
+            err = merge_take(v, m, diag);
+        if (err < 0 || rank >= n)
+            continue;
+        m->rank = rank;
+        if (gguf_next_str(&merges, &m->text) < 0) {
             diag_set(diag, "key '" MERGES "' ends at merge %" PRIu32 " of %" PRIu32, rank, n);
             return -EINVAL;
         }
-        err = merge_read(v, rank, &text, alphabet, diag);
+        err = merge_decode(v, m, alphabet, diag);
     }
     return err;
 }
@@ -654,7 +697,7 @@ uint32_t vocab_word(const struct vocab *v, const uint8_t *bytes, size_t n)
 {
     uint32_t tag;
 
-    return word_slot(v, bytes, n, &tag)->id;
+    return word_slot(v, bytes, n, word_hash(v, bytes, n), &tag)->id;
 }
 
 uint32_t vocab_user(const struct vocab *v, const uint8_t *text, size_t n, size_t *ret_n)

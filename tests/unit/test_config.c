@@ -144,6 +144,18 @@ START_TEST(an_unknown_cpu_variant_is_refused)
 }
 END_TEST
 
+START_TEST(a_cache_is_a_whole_path_or_none)
+{
+    ck_assert_int_eq(read_text("cache: packed\n"), -EINVAL);
+    diag_says("line 1, column 1: cache: expected an absolute path, or none");
+    ck_assert_int_eq(read_text("cache: none\n"), 0);
+    ck_assert_str_eq(config.cache, "none");
+    config_fini(&config);
+    ck_assert_int_eq(read_text("cache: \"\"\n"), 0); /* as in the shipped file: the default */
+    ck_assert_ptr_null(config.cache);
+}
+END_TEST
+
 START_TEST(a_context_larger_than_the_pool_is_refused)
 {
     ck_assert_int_eq(read_text("ctx: 4096\nkv_positions: 1024\n"), -EINVAL);
@@ -294,6 +306,7 @@ int main(void)
     tcase_add_test(tc, text_that_is_not_yaml_is_refused_with_line_and_column);
     tcase_add_test(tc, a_list_in_place_of_settings_is_refused);
     tcase_add_test(tc, an_unknown_cpu_variant_is_refused);
+    tcase_add_test(tc, a_cache_is_a_whole_path_or_none);
     tcase_add_test(tc, a_context_larger_than_the_pool_is_refused);
     tcase_add_test(tc, a_mode_that_is_not_octal_is_refused);
     tcase_add_test(tc, numbers_are_whole_decimal_numbers);
