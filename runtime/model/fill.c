@@ -13,11 +13,10 @@
 #include "runtime/model/pack_save.h"
 #include "runtime/model/weights.h"
 
-#define UNIT_BYTES     (256u << 10) /* packed at a time: fits a second level cache, with its source */
-#define UNIT_POSITIONS 256u         /* of the rotation tables */
-#define SAMPLE_COLS    256u         /* whole blocks of every type */
-#define SAMPLE_ROWS    13u          /* of 16: the padding is part of the form */
-#define PAGE           4096u
+#define UNIT_BYTES  (256u << 10) /* packed at a time: fits a second level cache, with its source */
+#define SAMPLE_COLS 256u         /* whole blocks of every type */
+#define SAMPLE_ROWS 13u          /* of 16: the padding is part of the form */
+#define PAGE        4096u
 
 struct filling {
     struct loader *l;
@@ -29,7 +28,7 @@ struct filling {
     const uint8_t *bytes; /* to be hashed */
     uint64_t n_bytes;
     XXH128_canonical_t *digests[2]; /* [pieces] with seed 0, and 1 where it is wanted */
-    uint32_t half, table_units;
+    uint32_t half;                  /* of the columns that are rotated */
     _Atomic int unreadable;
     _Alignas(64) _Atomic uint64_t next; /* piece or unit */
 };
@@ -126,22 +125,11 @@ static void pack_unit(const struct filling *f, const struct weights_job *job, ui
                    job->tensor->data, job->n_rows, job->n_cols, g * KERN_ROWS);
 }
 
-static void table_unit(const struct filling *f, uint32_t unit)
-{
-    const struct model *model = f->l->model;
-    uint32_t begin = unit * UNIT_POSITIONS;
-    uint32_t end = model->n_ctx - begin < UNIT_POSITIONS ? model->n_ctx : begin + UNIT_POSITIONS;
-    float *cos = (float *)(uintptr_t)model->rope_cos, *sin = (float *)(uintptr_t)model->rope_sin;
-
-    rope_table(cos + (size_t)begin * f->half, sin + (size_t)begin * f->half, begin, end, &model->hp,
-               &f->l->rope);
-}
-
-/* Units are taken in order: first those of all jobs, then those of the tables. */
+/* Units are taken in order, those of the first matrix first. */
 static void pack_region(void *arg, unsigned member, unsigned n)
 {
     struct filling *f = arg;
-    uint64_t first = 0, u; /* unit of job j, if there is one left */
+    uint64_t first = 0, u; /* unit of job j */
     uint32_t j = 0;
 
     (void)member;
@@ -150,13 +138,22 @@ static void pack_region(void *arg, unsigned member, unsigned n)
         u = atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
         while (j < f->l->n_jobs && u - first >= job_units(&f->l->jobs[j]))
             first += job_units(&f->l->jobs[j++]);
-        if (j < f->l->n_jobs)
-            pack_unit(f, &f->l->jobs[j], (uint32_t)(u - first));
-        else if (u - first < f->table_units)
-            table_unit(f, (uint32_t)(u - first));
-        else
+        if (j == f->l->n_jobs)
             return;
+        pack_unit(f, &f->l->jobs[j], (uint32_t)(u - first));
     }
+}
+
+static void table_region(void *arg, unsigned member, unsigned n)
+{
+    const struct filling *f = arg;
+    const struct model *model = f->l->model;
+    float *cos = (float *)(uintptr_t)model->rope_cos, *sin = (float *)(uintptr_t)model->rope_sin;
+    uint32_t begin, end;
+
+    team_share(model->n_ctx, 1, member, n, &begin, &end);
+    rope_table(cos + (size_t)begin * f->half, sin + (size_t)begin * f->half, begin, end, &model->hp,
+               &f->l->rope);
 }
 
 static void pack_norms(const struct loader *l)
@@ -191,7 +188,7 @@ static int pack(struct filling *f)
 {
     struct loader *l = f->l;
     struct model *model = l->model;
-    uint64_t bytes = l->fixed_bytes + f->key.ctx_bytes * model->n_ctx;
+    uint64_t bytes = l->fixed_bytes + f->key.ctx_bytes * model->n_ctx, begin;
 
     model->memory = mem_map(bytes);
     if (!model->memory) {
@@ -199,13 +196,13 @@ static int pack(struct filling *f)
         return -ENOMEM;
     }
     model->memory_bytes = bytes;
-    model->pack_ns = clock_ns();
     point(l, model->memory, model->n_ctx);
-    pack_norms(l);
-    f->table_units = (model->n_ctx + UNIT_POSITIONS - 1) / UNIT_POSITIONS;
     f->next = 0;
+    begin = clock_ns();
+    pack_norms(l);
     team_run(f->team, pack_region, f);
-    model->pack_ns = clock_ns() - model->pack_ns;
+    model->pack_ns = clock_ns() - begin;
+    team_run(f->team, table_region, f);
     return 0;
 }
 

@@ -45,7 +45,7 @@ struct model {
     char *chat_template; /* NUL-terminated copy, or NULL; owned */
     void *memory;        /* that was packed here, or NULL: */
     uint64_t memory_bytes;
-    uint64_t pack_ns;        /* how long packing took, with the tables; 0: nothing was packed */
+    uint64_t pack_ns;        /* how long packing matrices and norms took; 0: nothing was packed */
     struct pack_map *packed; /* a cache file that is mapped (pack_cache.h), or NULL */
     struct pack_keep *keep;  /* what a cache file is to be written of (pack_save.h), or NULL */
     struct diag cache_note;  /* why a cache file that is there is not used; empty: nothing to say */
