@@ -17,7 +17,9 @@ the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.m
 """
 
 import argparse
+import bisect
 import copy
+import functools
 import json
 import math
 import random
@@ -77,9 +79,17 @@ def clamp(value, low, high):
     return max(low, min(high, value))
 
 
+@functools.cache
+def steps(table):
+    """Places of a table's values in ascending order, and the middles between them."""
+    order = sorted(set(table))
+    return [table.index(v) for v in order], [(a + b) / 2 for a, b in zip(order, order[1:])]
+
+
 def near(table, value):
-    """The index of the nearest of 16 values, the first of equals."""
-    return min(range(16), key=lambda i: abs(table[i] - value))
+    """The place of a table's value nearest to this one."""
+    places, middles = steps(table)
+    return places[bisect.bisect_left(middles, value)]
 
 
 def nibbles(q):
