@@ -428,12 +428,15 @@ END_TEST
 START_TEST(two_paths_of_one_model_share_a_file_and_two_models_have_one_each)
 {
     char path[PATH_BYTES];
+    struct model *other;
 
     make_cache(path);
     make_gguf("copy", "seed=1");
     assert_mapped(0, own); /* nothing to keep: the file stays the first path's */
     make_gguf("other", "seed=2");
-    save(open_cached(0));
+    other = open_cached(0);
+    save(other);
+    model_free(other);
     ck_assert_uint_eq(count_files(path), 2);
 }
 END_TEST
