@@ -86,21 +86,21 @@ static void grant(struct sched *s, uint32_t i, uint32_t n, uint32_t *budget, uin
     *budget -= n;
 }
 
-/* The client's prompt after its oldest that is nearest to its end and has not been granted rows;
- * 0: none. */
+/* The client's prompt after its oldest that is nearest to its end and can be granted rows; 0: none. */
 static uint32_t shortest_prompt(const struct sched *s, uint32_t oldest, const uint32_t *logits)
 {
     uint32_t best = 0, best_left = UINT32_MAX;
 
     for (uint32_t i = oldest + 1; i < s->n_running; i++) {
         const struct request *req = s->running[i];
+        uint32_t left = req->n_known - req->n_computed - s->granted[i];
 
-        if (!is_prefill(req) || req->client != s->running[oldest]->client || s->granted[i] > 0 ||
+        if (!is_prefill(req) || left == 0 || req->client != s->running[oldest]->client ||
             (req->op == REQUEST_LOGPROBS && *logits == 0))
             continue;
-        if (req->n_known - req->n_computed < best_left) {
+        if (left < best_left) {
             best = i;
-            best_left = req->n_known - req->n_computed;
+            best_left = left;
         }
     }
     return best;

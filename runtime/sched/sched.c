@@ -68,7 +68,7 @@ static int step_memory_new(struct sched *s)
 {
     size_t n = s->opt.running_max;
 
-    s->queue = calloc(s->opt.queued_max + 2 * n, sizeof(struct request *));
+    s->queue = calloc(s->n_slots, sizeof(struct request *));
     s->running = calloc(n, sizeof(struct request *));
     s->paused = calloc(s->n_slots, sizeof(struct request *));
     s->tokens = calloc(s->backend->rows_max, sizeof *s->tokens);

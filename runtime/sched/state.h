@@ -59,7 +59,7 @@ struct sched {
     uint32_t waits_pages[2]; /* what it has, and the one after it */
 
     /* in order of arrival */
-    struct request **queue; /* [queued_max + 2 * running_max] */
+    struct request **queue; /* [n_slots] those that are displaced are beyond its limit */
     uint32_t n_queued;
     uint64_t queued_rows;     /* to compute before their first new token */
     struct request **running; /* [running_max] */

@@ -189,6 +189,22 @@ START_TEST(what_one_client_leaves_goes_to_its_own_users_others_first)
 }
 END_TEST
 
+START_TEST(no_row_is_left_while_somebody_has_use_for_it)
+{
+    struct request *old, *young, *other;
+
+    begin();
+    old = ask(1, 1, 2, 1);
+    young = ask(1, 1, 100, 1);
+    other = ask(2, 2, 3, 1);
+    steps(1); /* 10 rows for each user, then the 7 that the second leaves */
+    ck_assert_uint_eq(old->n_computed, 2);
+    ck_assert_uint_eq(other->n_computed, 3);
+    ck_assert_uint_eq(young->n_computed, 15);
+    run_all();
+}
+END_TEST
+
 /* One row a step: whose prompt it is of is who had least. */
 START_TEST(who_comes_late_begins_level_among_users_and_among_clients)
 {
@@ -623,6 +639,75 @@ START_TEST(all_requests_may_be_of_users_of_their_own)
 }
 END_TEST
 
+/* ---- the queue's own length ------------------------------------------------------------------ */
+
+/* Its reader goes on. */
+static void read_all(struct request *req)
+{
+    req->n_published = req->n_out;
+}
+
+/* Until nobody runs: two tokens are unread, one is allowed. */
+static void pause_all(uint32_t paused)
+{
+    struct sched_counts counts;
+
+    steps(3);
+    sched_counts(sched, &counts);
+    ck_assert_uint_eq(counts.running, 0);
+    ck_assert_uint_eq(counts.paused, paused);
+}
+
+/* Who is paused leaves its place for others to be submitted, and comes back: 7 of 9 requests wait,
+ * where 3 are the most that submitting makes wait. */
+START_TEST(all_that_leave_the_batch_and_come_back_have_a_place_in_the_queue)
+{
+    struct request *many[5], *one, *waits[3];
+    struct sched_counts counts;
+
+    opt.running_max = 2;
+    opt.queued_max = 1;
+    opt.n_pages = 9;
+    opt.lag_tokens_max = 1;
+    opt.lag_timeout_ns = 1ull << 62;
+    begin();
+    for (uint32_t i = 0; i < 4; i += 2) {
+        many[i] = ask(1, 1, 1, 60); /* a page each */
+        many[i + 1] = ask(1, 1, 1, 60);
+        pause_all(i + 2);
+    }
+    many[4] = ask(1, 1, 1, 60);
+    one = ask(2, 2, 1, 60);
+    pause_all(6);
+    for (uint32_t i = 0; i < 3; i++)
+        waits[i] = ask(3 + i, 3 + i, 1, 500); /* 8 pages: of the 9, so many are never free */
+    for (uint32_t i = 1; i < 5; i++) {
+        read_all(many[0]);
+        read_all(many[i]);
+        steps(1);
+        ck_assert_int_eq(many[0]->state, REQUEST_RUNNING);
+        ck_assert_int_eq(many[i]->state, REQUEST_RUNNING);
+        read_all(one);
+        steps(1);
+        ck_assert_int_eq(one->state, REQUEST_RUNNING);
+        ck_assert_int_eq(many[i]->state, REQUEST_QUEUED);
+        pause_all(6 - i);
+    }
+    sched_counts(sched, &counts);
+    ck_assert_uint_eq(counts.queued, 7);
+    for (uint32_t step = 0; step < 2000; step++) {
+        for (uint32_t i = 0; i < sched_slots(sched); i++)
+            read_all(sched_slot(sched, i));
+        steps(1);
+    }
+    for (uint32_t i = 0; i < 5; i++)
+        ck_assert_uint_eq(many[i]->n_out, 60);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(waits[i]->n_out, 500);
+    ck_assert_uint_eq(one->n_out, 60);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shares");
@@ -635,6 +720,7 @@ int main(void)
     tcase_add_test(tc, ten_connections_for_one_tenant_get_the_rows_of_one_for_another);
     tcase_add_test(tc, clients_share_their_users_part_equally_whatever_each_asks);
     tcase_add_test(tc, what_one_client_leaves_goes_to_its_own_users_others_first);
+    tcase_add_test(tc, no_row_is_left_while_somebody_has_use_for_it);
     tcase_add_loop_test(tc, who_comes_late_begins_level_among_users_and_among_clients, 0, 2);
     tcase_add_test(tc, a_user_with_many_clients_gives_half_of_the_places_to_another_and_no_more);
     tcase_add_test(tc, inside_a_user_the_client_with_most_gives_way);
@@ -658,6 +744,7 @@ int main(void)
     tcase_add_test(tc, who_has_no_request_for_longest_is_forgotten_first_and_who_has_one_never);
     tcase_add_test(tc, one_user_with_ever_new_clients_is_forgotten_after_them);
     tcase_add_test(tc, all_requests_may_be_of_users_of_their_own);
+    tcase_add_test(tc, all_that_leave_the_batch_and_come_back_have_a_place_in_the_queue);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
     srunner_run_all(sr, CK_SILENT);
