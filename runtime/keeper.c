@@ -14,7 +14,8 @@
 #include "runtime/base/mem.h"
 #include "runtime/model/pack_save.h"
 
-#define NICE_LAST 19
+#define NICE_LAST    19
+#define GATHER_BYTES (64u << 20) /* between two looks at stop */
 
 struct keeper {
     const struct model *model;
@@ -37,15 +38,28 @@ static void write_cache(struct keeper *keeper)
         log_line(LOG_WARN, "%s", note.text);
 }
 
+/* All of a large model takes seconds, and the end of the daemon must not wait for them. */
+static void gather(struct keeper *keeper, const struct pack_map *map)
+{
+    const uint8_t *at = map->body - PACK_HEADER_BYTES; /* a multiple of 2 MiB, as are its pieces */
+    uint64_t left = map->body_bytes + PACK_HEADER_BYTES;
+
+    while (left > 0 && !atomic_load_explicit(&keeper->stop, memory_order_relaxed)) {
+        size_t n = left < GATHER_BYTES ? (size_t)left : GATHER_BYTES;
+
+        mem_gather(at, n);
+        at += n;
+        left -= n;
+    }
+}
+
 static void *keeper_main(void *arg)
 {
     struct keeper *keeper = arg;
 
-    const struct pack_map *map = keeper->model->packed;
-
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_LAST);
-    if (map)
-        mem_gather(map->body - PACK_HEADER_BYTES, map->body_bytes + PACK_HEADER_BYTES);
+    if (keeper->model->packed)
+        gather(keeper, keeper->model->packed);
     if (keeper->model->keep)
         write_cache(keeper);
     return NULL;
@@ -79,7 +93,7 @@ void keeper_stop(struct keeper *keeper)
 {
     if (!keeper)
         return;
-    atomic_store(&keeper->stop, 1); /* pack_save() looks at it between pieces */
+    atomic_store(&keeper->stop, 1); /* it is looked at between pieces */
     pthread_join(keeper->thread, NULL);
     free(keeper);
 }

@@ -87,13 +87,24 @@ static int remove_left(const struct save *s)
     return err;
 }
 
+/* Whom the model file is closed to, this one is too: it holds the same. A change of mode until the end
+ * is found by source_check(). */
+static mode_t file_mode(const struct pack_keep *keep)
+{
+    struct stat st;
+
+    return stat(keep->source, &st) == 0 && (st.st_mode & S_IROTH) ? 0644 : 0600;
+}
+
 static int temporary_open(struct save *s)
 {
+    mode_t mode = file_mode(s->keep);
+
     for (int try = 0; try < 2; try++) {
         int err;
 
         s->fd =
-            openat(s->dir, s->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+            openat(s->dir, s->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (s->fd >= 0)
             return flock(s->fd, LOCK_EX | LOCK_NB) == 0 && is_ours(s) ? 0 : -EBUSY;
         if (errno != EEXIST)

@@ -6,7 +6,8 @@
  * It is written under another name in the same folder, locked while that takes, and renamed when
  * it is on the disk. Whoever finds the other name unlocked removes it: its writer was killed. Files
  * that were made from the same path before are removed, so there is one file a model path and
- * layout, not one for each model that ever stood there.
+ * layout, not one for each model that ever stood there. Others may read it if they may read the model
+ * file.
  */
 #ifndef RUNTIME_MODEL_PACK_SAVE_H
 #define RUNTIME_MODEL_PACK_SAVE_H

@@ -145,12 +145,30 @@ static void assert_mapped(uint32_t n_ctx, const struct model *expected)
 START_TEST(a_second_start_maps_what_the_first_has_packed)
 {
     char path[PATH_BYTES];
-    struct stat st;
 
     make_cache(path);
+    assert_mapped(0, own);
+}
+END_TEST
+
+START_TEST(others_may_read_it_if_they_may_read_the_model)
+{
+    struct model *model;
+    char path[PATH_BYTES];
+    struct stat st;
+
+    umask(022);
+    ck_assert_int_eq(chmod(gguf, 0640), 0);
+    make_cache(path);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0777, 0600);
+    ck_assert_int_eq(chmod(gguf, 0644), 0);
+    model = open_cached(0);
+    save(model);
+    model_free(model);
+    ck_assert_uint_eq(count_files(path), 1);
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_uint_eq(st.st_mode & 0777, 0644);
-    assert_mapped(0, own);
 }
 END_TEST
 
@@ -631,6 +649,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_second_start_maps_what_the_first_has_packed);
+    tcase_add_test(tc, others_may_read_it_if_they_may_read_the_model);
     tcase_add_test(tc, without_a_cache_nothing_is_to_be_kept);
     tcase_add_loop_test(
         tc, a_file_that_is_damaged_or_foreign_is_ignored_with_one_line_and_the_weights_are_the_same,
