@@ -29,10 +29,10 @@
 #define KV_PAGES (N_LAYERS * KV_HEADS * SEQUENCE / KERN_PAGE)
 
 /* Prefill attends in tiles of rows, as the engine's (ATTEND_ROWS of exec/cpu_state.h). */
-#define PREFILL_MAX    2048
-#define TILE_ROWS      32
-#define TILE_QUERIES   (TILE_ROWS * HEADS)
-#define SPLITS_MAX     (PREFILL_MAX / KERN_SPLIT)
+#define PREFILL_MAX  2048
+#define TILE_ROWS    32
+#define TILE_QUERIES (TILE_ROWS * HEADS)
+#define SPLITS_MAX   (PREFILL_MAX / KERN_SPLIT)
 
 /* Matrices of a layer: q, k and v in one; o; gate and up in one; down. Rows and columns. */
 static const uint32_t layer_shapes[4][2] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
@@ -164,7 +164,7 @@ static void find_pages(const struct bench *b, uint32_t split, const uint16_t **k
     const uint32_t page = KERN_PAGE * HEAD_DIM, n = KERN_SPLIT / KERN_PAGE;
 
     for (uint32_t i = 0; i < n; i++) {
-        k[i] = b->pages + 2 * ((size_t)split * n + i) * 7919 % KV_PAGES * page;
+        k[i] = b->pages + 2 * (((size_t)split * n + i) * 7919 % KV_PAGES) * page;
         v[i] = k[i] + page;
     }
 }
@@ -199,7 +199,7 @@ static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 {
     const struct bench *b = arg;
     const uint32_t n_splits = KV_PAGES * KERN_PAGE / KERN_SPLIT;
-    const uint16_t *k[2 * KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
     float o[HEADS * HEAD_DIM], m[HEADS], sum[HEADS], q[HEADS * HEAD_DIM];
     struct attention a = {o, m, sum, q, k, v, NULL, KERN_SPLIT, 1, HEADS, HEAD_DIM, 0.125f};
 
