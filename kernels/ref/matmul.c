@@ -86,33 +86,14 @@ static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtyp
     }
 }
 
-/* Weight (k, r) of a group of a float type; k counts from the group's first column. */
-static float float_weight(const uint8_t *group, enum dtype type, uint32_t k, uint32_t r)
-{
-    size_t i = (size_t)k * KERN_ROWS + r;
-    uint16_t half;
-    uint32_t bits;
-    float f;
-
-    if (type == DTYPE_F32) {
-        memcpy(&f, group + 4 * i, sizeof f);
-        return f;
-    }
-    memcpy(&half, group + 2 * i, sizeof half);
-    if (type == DTYPE_F16)
-        return f16_to_f32(half);
-    bits = (uint32_t)half << 16; /* BF16: the upper half of a float */
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static float float_dot(const uint8_t *group, enum dtype type, uint32_t r, const float *x,
                        uint32_t n_cols)
 {
     float chain[4] = {0, 0, 0, 0};
 
     for (uint32_t k = 0; k < n_cols; k++)
-        chain[k % 4] = fmaf(float_weight(group, type, k, r), x[k], chain[k % 4]);
+        chain[k % 4] =
+            fmaf(packed_element(group, type, (size_t)k * KERN_ROWS + r), x[k], chain[k % 4]);
     return (chain[0] + chain[2]) + (chain[1] + chain[3]);
 }
 
