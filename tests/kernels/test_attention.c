@@ -10,7 +10,7 @@
 
 #define N_PAGES   (KERN_SPLIT / KERN_PAGE)
 #define GROUP_MAX 9
-#define HD_MAX    256
+#define HD_MAX    512
 
 /* Keys and values of one split, pages of the halves that `keys` and `values` hold as floats. */
 struct cache {
@@ -175,8 +175,8 @@ static void check_rows(const struct cpu_kernels *table, uint32_t hd, uint32_t n_
     cache_fini(&c);
 }
 
-static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256};
-#define N_DIMS 8
+static const uint32_t dims[] = {16, 32, 48, 64, 80, 96, 128, 256, 512};
+#define N_DIMS 9
 
 START_TEST(every_number_of_positions_and_heads_gives_the_reference_bits)
 {
@@ -227,6 +227,7 @@ START_TEST(rows_together_give_the_reference_bits)
     check_rows(ref, dims[_i], 50, 20, 3);
     check_rows(ref, dims[_i], 500, 16, 2);
     check_rows(ref, dims[_i], 1, 5, 1);
+    check_rows(ref, dims[_i], 60, 2, 100); /* more heads than one walk takes */
 }
 END_TEST
 
