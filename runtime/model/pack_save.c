@@ -72,16 +72,16 @@ static int is_ours(const struct save *s)
            named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
-/* Removes what a killed writer has left. -EBUSY: a writer is at work. */
-static int remove_left(const struct save *s)
+/* Removes what a killed writer has left. -EBUSY: a writer is at work, or may be, being another user's. */
+static int remove_left(int dir, const char *temporary)
 {
-    int fd = openat(s->dir, s->temporary, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(dir, temporary, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     int err = 0;
 
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
+    if (fd < 0 ? errno == EACCES : flock(fd, LOCK_EX | LOCK_NB) < 0)
         err = -EBUSY;
     if (err == 0)
-        unlinkat(s->dir, s->temporary, 0); /* also a link of that name */
+        unlinkat(dir, temporary, 0); /* also a link of that name */
     if (fd >= 0)
         close(fd);
     return err;
@@ -109,7 +109,7 @@ static int temporary_open(struct save *s)
             return flock(s->fd, LOCK_EX | LOCK_NB) == 0 && is_ours(s) ? 0 : -EBUSY;
         if (errno != EEXIST)
             return -errno;
-        err = remove_left(s);
+        err = remove_left(s->dir, s->temporary);
         if (err < 0)
             return err;
     }
@@ -216,7 +216,16 @@ static int source_check(const struct pack_keep *keep)
     return memcmp(now, keep->key.source, sizeof now) == 0 ? 0 : -ESTALE;
 }
 
-/* Files made from the same path before: the model was replaced, or is packed in another form. */
+static int is_temporary(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n + 1 == sizeof((struct save *)0)->temporary && name[0] == '.' &&
+           strcmp(name + n - strlen(".packed.tmp"), ".packed.tmp") == 0;
+}
+
+/* Files made from the same path before: the model was replaced, or is packed in another form. And what
+ * was left of any other, which may never be written again. */
 static void remove_older(const struct save *s)
 {
     int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -229,8 +238,10 @@ static void remove_older(const struct save *s)
         return;
     }
     while ((entry = readdir(dir))) {
-        if (strcmp(entry->d_name, s->name) != 0 &&
-            pack_is_from(s->dir, entry->d_name, s->keep->key.path))
+        if (is_temporary(entry->d_name))
+            remove_left(s->dir, entry->d_name);
+        else if (strcmp(entry->d_name, s->name) != 0 &&
+                 pack_is_from(s->dir, entry->d_name, s->keep->key.path))
             unlinkat(s->dir, entry->d_name, 0);
     }
     closedir(dir);

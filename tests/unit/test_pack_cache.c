@@ -577,6 +577,31 @@ START_TEST(who_finds_another_writer_at_work_leaves_it_to_him)
 }
 END_TEST
 
+START_TEST(what_a_killed_writer_left_of_another_model_is_cleared_up_unless_he_is_at_work)
+{
+    struct pack_keep keep = large(1u << 20);
+    char name[PACK_NAME_BYTES], left[PATH_BYTES], works[PATH_BYTES];
+    struct diag note = {""};
+    struct model *model = open_cached(0);
+    int fd;
+
+    save(model); /* makes the folder */
+    pack_name(name, &keep.key);
+    name[0] = 'x'; /* no digest begins so */
+    snprintf(left, sizeof left, "%s/.%s.tmp", folder, name);
+    name[0] = 'y';
+    snprintf(works, sizeof works, "%s/.%s.tmp", folder, name);
+    close(open(left, O_RDWR | O_CREAT | O_EXCL, 0600));
+    fd = open(works, O_RDWR | O_CREAT | O_EXCL, 0600);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(pack_save(&keep, NULL, &note), 0);
+    ck_assert_int_eq(access(left, F_OK), -1);
+    ck_assert_int_eq(access(works, F_OK), 0);
+    close(fd);
+    model_free(model);
+}
+END_TEST
+
 static void assert_nothing_written(const struct model *model, int expected)
 {
     struct diag note = {""};
@@ -669,6 +694,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc,
                    a_writer_that_is_killed_leaves_no_half_file_in_use_and_the_next_one_clears_up);
     tcase_add_test(tc, who_finds_another_writer_at_work_leaves_it_to_him);
+    tcase_add_test(tc,
+                   what_a_killed_writer_left_of_another_model_is_cleared_up_unless_he_is_at_work);
     tcase_add_test(tc, a_file_that_may_not_grow_so_large_costs_nothing_but_the_cache);
     tcase_add_test(tc, a_full_disk_costs_nothing_but_the_cache);
     tcase_add_test(tc, a_folder_that_cannot_be_made_is_said_once_and_the_model_is_served);
