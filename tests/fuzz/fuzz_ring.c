@@ -190,8 +190,8 @@ static void on_detach(void *ctx, struct io_client *client)
 {
     (void)ctx;
     while (client->n_active)
-        io_done(client, client->active[0], client->tags[client->active[0]].user, TKR_E_ABORTED,
-                NULL);
+        io_done(client, client->active[0].tag, client->tags[client->active[0].tag].user,
+                TKR_E_ABORTED, NULL);
 }
 
 /* ---- the hostile client ---------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static void slots_fill(const struct io_queue *queue)
                               .user = pos * 8 + queue->index + 1u};
 
         if (sqe.op == TKR_OP_CANCEL)
-            sqe.session = clients[0].n_active ? clients[0].tags[clients[0].active[0]].user : 1;
+            sqe.session = clients[0].n_active ? clients[0].tags[clients[0].active[0].tag].user : 1;
         if (sqe.op == TKR_OP_GENERATE)
             sqe.data_kind = TKR_DATA_TEXT, sqe.data_len = kind, sqe.data_off = next_byte() * 16u;
         if (how & 1)
@@ -282,7 +282,7 @@ static void states_check(const struct io_client *client)
 static void publish(struct io_client *client)
 {
     for (int n = next_byte() % PUMPS_MAX; n > 0 && client->n_active; n--) {
-        uint32_t tag = client->active[next_byte() % client->n_active], off;
+        uint32_t tag = client->active[next_byte() % client->n_active].tag, off;
         struct tkr_cqe cqe = {
             .kind = TKR_CQE_TOKEN, .tag = (uint16_t)tag, .user = client->tags[tag].user};
         uint32_t pos = client->cq.pos;
@@ -429,7 +429,6 @@ static void client_end(struct io_client *client)
     for (int i = 0; i < IO_SETS; i++)
         TRAP_UNLESS(client->set_at[i] == IO_NONE);
     free(client->active);
-    free(client->active_user);
     free(client->tags);
     free(client->bulk);
 }
