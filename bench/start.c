@@ -104,10 +104,11 @@ static void wait_ready(int notify)
 {
     struct pollfd poll_fd = {.fd = notify, .events = POLLIN};
     char text[256];
-    ssize_t n;
+    ssize_t n = -1;
 
-    if (poll(&poll_fd, 1, WAIT_S_MAX * 1000) != 1 ||
-        (n = recv(notify, text, sizeof text - 1, 0)) < 0)
+    if (poll(&poll_fd, 1, WAIT_S_MAX * 1000) == 1)
+        n = recv(notify, text, sizeof text - 1, 0);
+    if (n < 0)
         fail("the daemon is not ready");
     text[n] = '\0';
     if (!strstr(text, "READY=1"))
