@@ -60,10 +60,11 @@ static void read_codes(uint8_t code[KERN_BLOCK], struct packed_layout l,
                    high = ((1u << l.high) - 1) * 0x01010101u;
 
     for (uint32_t j = 0; j < 8; j++) {
-        uint32_t four = raw->low[j % l.low] >> j / l.low * l.low & low;
+        /* Widths are powers of two: j % low is in the lower bits of j, j / low * low in the others. */
+        uint32_t four = raw->low[j & (l.low - 1u)] >> (j & -(uint32_t)l.low) & low;
 
         if (l.high)
-            four |= (raw->high[j % l.high] >> j / l.high * l.high & high) << l.low;
+            four |= (raw->high[j & (l.high - 1u)] >> (j & -(uint32_t)l.high) & high) << l.low;
         memcpy(code + 4 * j, &four, sizeof four);
     }
     for (uint32_t k = 0; k < KERN_BLOCK && l.table; k++)

@@ -2,15 +2,15 @@
 #include "runtime/model/digest.h"
 
 #include <string.h>
-#if HAVE_XXH_DISPATCH /* the same hashes by the widest vectors that the CPU has */
-#include <xxh_x86dispatch.h>
-#endif
 
 uint64_t digest_pieces(uint64_t bytes)
 {
     return bytes / DIGEST_PIECE + (bytes % DIGEST_PIECE != 0);
 }
 
+/* Not through xxh_x86dispatch.h: its wide variants (0.8.1) leave the upper halves of the vector
+ * registers in use, and from then on each SSE instruction of the thread waits for them: plain code
+ * ran 14 times slower. Memory is the limit here in any case. */
 void digest_piece(XXH128_canonical_t *ret, const uint8_t *data, uint64_t bytes, uint64_t i,
                   uint64_t seed)
 {
