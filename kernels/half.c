@@ -1,24 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* half.c - IEEE half to single precision and back, bit for bit as the F16C instructions do it. */
+#include "kernels/bits.h"
 #include "kernels/cpu_kernels.h"
-
-#include <string.h>
-
-static float f32_of_bits(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint32_t bits_of_f32(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
 
 float f16_to_f32(uint16_t h)
 {

@@ -3,6 +3,7 @@
 #include "kernels/packed.h"
 
 #include <string.h>
+#include "kernels/bits.h"
 
 /* Source: ggml's table of IQ4_NL as gguf-py (0.19.0) has it, -127 -104 -83 -65 -49 -35 -22 -10 1 13
  * 25 38 53 69 89 113; 128 is added. */
@@ -12,14 +13,6 @@ const uint8_t packed_iq4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
 /* Twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), 0 1 2 3 4 6 8 12 and the
  * same with a sign; 12 is added. */
 const uint8_t packed_mxfp4[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
-static float f32_of_bits(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
 
 static uint16_t load_u16(const uint8_t *p)
 {

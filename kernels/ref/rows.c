@@ -2,28 +2,13 @@
 /*
  * rows.c - reference kernels over one row of values, and the reference table.
  */
+#include "kernels/bits.h"
 #include "kernels/exp_poly.h"
 #include "kernels/ref/ref.h"
 #include "kernels/variants.h"
 
 #include <math.h>
 #include <string.h>
-
-static uint32_t bits_of(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
 
 float kern_tree16(float lane[16])
 {
@@ -52,7 +37,7 @@ float kern_exp(float x)
     p = fmaf(p, r, 1);
     p = fmaf(p, r, 1);
     /* The low bits of shifted are n: moved to the exponent of 1 they make 2^n. */
-    return p * float_of((bits_of(shifted) << 23) + 0x3f800000);
+    return p * f32_of_bits((bits_of_f32(shifted) << 23) + 0x3f800000);
 }
 
 static void ref_exp_f32(float *y, const float *x, uint32_t n)
