@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attention.h - the walk over pages and queries that the x86 variants of attention share.
+ * attention.h - the walks over pages, queries and splits that the x86 variants of attention share.
  *
  * A query is one head of one row. Each page gives the scores of all queries, then their weights,
  * then its values, in tiles of queries whose sums a variant holds in registers. A few queries (one
@@ -39,6 +39,7 @@ struct attention_ops {  /* the arithmetic of a variant */
     uint32_t queries;   /* of a tile, at most */
     uint32_t positions; /* whose scores a tile computes at once */
     uint32_t dims;      /* of values that a tile holds at once */
+    uint32_t lanes;     /* floats of a vector: whose factors are computed at once */
 
     /* dst[i] = src[i], i < n; n % 16 == 0. Asks for as many bytes at next. */
     void (*widen)(float *dst, const uint16_t *src, uint32_t n, const char *next);
@@ -46,12 +47,18 @@ struct attention_ops {  /* the arithmetic of a variant */
     /* s[][p0 ..] = scores of ops.positions positions. */
     void (*score)(const struct tile *t, uint32_t p0);
 
-    /* Turns the scores of n queries into weights, zero from n_pos[] on, and moves m and sum. */
+    /* Turns the scores of n <= ops.lanes queries into weights, zero from n_pos[] on, and moves m and
+     * sum. */
     void (*weigh)(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
                   uint32_t n);
 
     /* o[] = o * c + weights . values for n_dims dimensions. */
     void (*add_values)(const struct tile *t, uint32_t n_dims);
+
+    /* Adds n <= ops.lanes splits of one head to dst and *total; max is the largest m of all its
+     * splits. dst holds nothing yet when they are the first. */
+    void (*merge)(float *dst, float *total, const float *o, const float *m, const float *sum,
+                  uint32_t n, size_t stride, uint32_t hd, float max, int first);
 };
 
 struct walk { /* queries first .. first + n - 1 of a call */
@@ -147,8 +154,11 @@ KERN_INLINE void walk_page(struct walk *w, const uint16_t *k, const uint16_t *v,
     n_tiles = (w->n - q0 + w->ops->queries - 1) / w->ops->queries;
     wide = n_tiles > 1 && w->ops->positions * a->hd <= WIDE_MAX;
     page_scores(w, k, v, q0, n_tiles, wide);
-    w->ops->weigh(w->s + q0, w->c + q0, a->m + w->first + q0, a->sum + w->first + q0, w->n_pos + q0,
-                  w->n - q0);
+    for (uint32_t i = q0, n; i < w->n; i += n) {
+        n = w->n - i < w->ops->lanes ? w->n - i : w->ops->lanes;
+        w->ops->weigh(w->s + i, w->c + i, a->m + w->first + i, a->sum + w->first + i, w->n_pos + i,
+                      n);
+    }
     page_values(w, v, next_k, q0, n_tiles, wide);
 }
 
@@ -179,6 +189,28 @@ KERN_INLINE void attention_walk(const struct attention *a, const struct attentio
 
             walk_page(&w, a->k[page], a->v[page], p + KERN_PAGE < n_pos ? a->k[page + 1] : next, p);
         }
+    }
+}
+
+/* attention_merge of the contract. */
+KERN_INLINE void merge_walk(float *out, const float *o, const float *m, const float *sum,
+                            uint32_t n_split, size_t stride, uint32_t group, uint32_t hd,
+                            const struct attention_ops *ops)
+{
+    for (uint32_t h = 0; h < group; h++) {
+        float *dst = out + (size_t)h * hd, max = m[h], total = 0;
+
+        for (uint32_t i = 1; i < n_split; i++)
+            max = m[i * stride + h] > max ? m[i * stride + h] : max;
+        for (uint32_t i = 0, n; i < n_split; i += n) {
+            size_t at = i * stride + h;
+
+            n = n_split - i < ops->lanes ? n_split - i : ops->lanes;
+            ops->merge(dst, &total, o + at * hd, m + at, sum + at, n, stride, hd, max, i == 0);
+        }
+        total = 1 / total;
+        for (uint32_t d = 0; d < hd; d++)
+            dst[d] *= total;
     }
 }
 

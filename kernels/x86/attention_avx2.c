@@ -134,8 +134,8 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 }
 
 /* Up to 8 queries: their factors are one vector. */
-static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                       uint32_t n)
+static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                  uint32_t n)
 {
     _Alignas(32) float new_m[8], page_sum[8];
     __m256i queries = first_lanes256(n);
@@ -154,13 +154,6 @@ static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, con
     _mm256_maskstore_ps(
         sum, queries,
         _mm256_fmadd_ps(_mm256_maskload_ps(sum, queries), factors, _mm256_load_ps(page_sum)));
-}
-
-static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                  uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i += 8)
-        weigh_some(s + i, c + i, m + i, sum + i, n_pos + i, n - i < 8 ? n - i : 8);
 }
 
 /* Position p, for the queries that see it. */
@@ -243,17 +236,6 @@ static void add_values(const struct tile *t, uint32_t n_dims)
     }
 }
 
-static const struct attention_ops ops = {
-    TILE, 16, VECS * 8, widen, score, weigh, add_values,
-};
-
-void avx2_attention(const struct attention *a)
-{
-    attention_walk(a, &ops);
-}
-
-/* Adds n <= 8 splits of one head to dst and *total; max is the largest m of all its splits. dst
- * holds nothing yet when they are the first. */
 static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,
                          uint32_t n, size_t stride, uint32_t hd, float max, int first)
 {
@@ -274,22 +256,25 @@ static void merge_splits(float *dst, float *total, const float *o, const float *
     }
 }
 
+static const struct attention_ops ops = {
+    .queries = TILE,
+    .positions = 16,
+    .dims = VECS * 8,
+    .lanes = 8,
+    .widen = widen,
+    .score = score,
+    .weigh = weigh,
+    .add_values = add_values,
+    .merge = merge_splits,
+};
+
+void avx2_attention(const struct attention *a)
+{
+    attention_walk(a, &ops);
+}
+
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
                           uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
-    for (uint32_t h = 0; h < group; h++) {
-        float *dst = out + (size_t)h * hd, max = m[h], total = 0;
-
-        for (uint32_t i = 1; i < n_split; i++)
-            max = m[i * stride + h] > max ? m[i * stride + h] : max;
-        for (uint32_t i = 0; i < n_split; i += 8) {
-            size_t at = i * stride + h;
-
-            merge_splits(dst, &total, o + at * hd, m + at, sum + at,
-                         n_split - i < 8 ? n_split - i : 8, stride, hd, max, i == 0);
-        }
-        total = 1 / total;
-        for (uint32_t d = 0; d < hd; d++)
-            dst[d] *= total;
-    }
+    merge_walk(out, o, m, sum, n_split, stride, group, hd, &ops);
 }

@@ -153,8 +153,8 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 }
 
 /* Up to 16 queries: their factors are one vector. */
-static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                       uint32_t n)
+static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
+                  uint32_t n)
 {
     _Alignas(64) float new_m[16], page_sum[16];
     __mmask16 queries = valid_lanes(n, 0);
@@ -173,13 +173,6 @@ static void weigh_some(float s[][KERN_PAGE], float *c, float *m, float *sum, con
     _mm512_mask_storeu_ps(
         sum, queries,
         _mm512_fmadd_ps(_mm512_maskz_loadu_ps(queries, sum), factors, _mm512_load_ps(page_sum)));
-}
-
-static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                  uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i += 16)
-        weigh_some(s + i, c + i, m + i, sum + i, n_pos + i, n - i < 16 ? n - i : 16);
 }
 
 /* Position p, for the queries that see it. */
@@ -280,17 +273,6 @@ static void add_values(const struct tile *t, uint32_t n_dims)
     }
 }
 
-static const struct attention_ops ops = {
-    TILE, BLOCKS * 16, VECS * 16, widen, score, weigh, add_values,
-};
-
-void avx512_attention(const struct attention *a)
-{
-    attention_walk(a, &ops);
-}
-
-/* Adds n <= 16 splits of one head to dst and *total; max is the largest m of all its splits. dst
- * holds nothing yet when they are the first. */
 static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,
                          uint32_t n, size_t stride, uint32_t hd, float max, int first)
 {
@@ -311,22 +293,25 @@ static void merge_splits(float *dst, float *total, const float *o, const float *
     }
 }
 
+static const struct attention_ops ops = {
+    .queries = TILE,
+    .positions = BLOCKS * 16,
+    .dims = VECS * 16,
+    .lanes = 16,
+    .widen = widen,
+    .score = score,
+    .weigh = weigh,
+    .add_values = add_values,
+    .merge = merge_splits,
+};
+
+void avx512_attention(const struct attention *a)
+{
+    attention_walk(a, &ops);
+}
+
 void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
                             uint32_t n_split, size_t stride, uint32_t group, uint32_t hd)
 {
-    for (uint32_t h = 0; h < group; h++) {
-        float *dst = out + (size_t)h * hd, max = m[h], total = 0;
-
-        for (uint32_t i = 1; i < n_split; i++)
-            max = m[i * stride + h] > max ? m[i * stride + h] : max;
-        for (uint32_t i = 0; i < n_split; i += 16) {
-            size_t at = i * stride + h;
-
-            merge_splits(dst, &total, o + at * hd, m + at, sum + at,
-                         n_split - i < 16 ? n_split - i : 16, stride, hd, max, i == 0);
-        }
-        total = 1 / total;
-        for (uint32_t d = 0; d < hd; d++)
-            dst[d] *= total;
-    }
+    merge_walk(out, o, m, sum, n_split, stride, group, hd, &ops);
 }

@@ -11,29 +11,14 @@
  *   zero 128      weights go in as |w| <= 128 and activations with the weight's sign: a pair is at
  *                 most 2 * 128 * 127 = 32,512, and each is widened at once
  */
-#include "kernels/packed.h"
 #include "kernels/x86/avx2.h"
+#include "kernels/x86/matmul.h"
 
-#include <string.h>
-
-#define LINE           64
-#define TILE_MAX       4
-#define PREFETCH_BYTES 6144
-
-/* Activations of a tile, from its first row on. */
-struct tile_in {
-    const int8_t *q;
-    const float *d, *sum;
-    const struct half_sums *isum;
-    size_t n_cols, n_blocks; /* distances between rows: of q, and of the others */
-};
+#define TILE_MAX 4
 
 KERN_INLINE __m256i broadcast4(const int8_t *q)
 {
-    int32_t four;
-
-    memcpy(&four, q, sizeof four);
-    return _mm256_set1_epi32(four);
+    return _mm256_set1_epi32(load4(q));
 }
 
 /* isum[i] = sum(w * q) of 8 rows for n activation rows; lines: the side's 32 bytes in each line. */
@@ -340,20 +325,16 @@ KERN_INLINE void tile_n(float *y, size_t y_stride, uint32_t n_rows, const uint8_
 static void int_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
                       enum dtype type, const struct quant_rows *x, uint32_t n)
 {
-    size_t n_blocks = x->n_cols / KERN_BLOCK;
     uint32_t n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
 
     for (uint32_t t = 0; t < n_tiles; t++) {
-        uint32_t i0 = (uint32_t)((uint64_t)t * n / n_tiles),
-                 i1 = (uint32_t)((uint64_t)(t + 1) * n / n_tiles);
-        size_t at = i0 * n_blocks;
-        struct tile_in in = {x->q + at * KERN_BLOCK, x->d + at, x->sum + at,
-                             x->isum + at,           x->n_cols, n_blocks};
+        uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
+        struct tile_in in = tile_in_at(x, i0, 0);
         float *out = y + i0 * y_stride;
 
 #define CASE(TYPE)                                                                                 \
     case TYPE:                                                                                     \
-        tile_n(out, y_stride, n_rows, group, &in, TYPE, i1 - i0);                                  \
+        tile_n(out, y_stride, n_rows, group, &in, TYPE, size);                                     \
         break;
         switch (type) {
             PACKED_EACH_INT_TYPE(CASE)

@@ -11,17 +11,13 @@
  * instructions are the limit, and the unpacking ones would be repeated in every tile. In a panel
  * types differ in nothing but their zero and in having a minimum or a scale for each half.
  */
-#include "kernels/packed.h"
 #include "kernels/x86/avx512.h"
+#include "kernels/x86/matmul.h"
 
-#include <string.h>
-
-#define LINE           64
 #define TILE_MAX       12 /* accumulators of a tile; as many integer ones fill the registers */
 #define PANEL_GROUPS   2 /* groups that share each activation load: with one, loads are the limit */
 #define PANEL_TILE_MAX (TILE_MAX / PANEL_GROUPS)
 #define PANEL_BLOCKS   24 /* blocks of a panel: 30 KB, and no limit to n_cols; whole GGUF blocks */
-#define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
 
 /* Activation rows that read packed weights in place: as many as one tile has, so that weights are
  * read once; few for the types that are not worth the code. */
@@ -43,14 +39,6 @@ struct tile_out {
     size_t stride;
     __mmask16 rows[PANEL_GROUPS];
     int first; /* start from 0, else go on from what y holds */
-};
-
-/* Activations of a tile, from its first row and the first block on. */
-struct tile_in {
-    const int8_t *q;
-    const float *d, *sum;
-    const struct half_sums *isum;
-    size_t n_cols, n_blocks; /* distances between rows: of q, and of the others */
 };
 
 /* What the next panel will be filled from: tiles ask for it meanwhile, in equal steps. */
@@ -190,10 +178,7 @@ KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes)
 
 KERN_INLINE __m512i broadcast4(const int8_t *q)
 {
-    int32_t four;
-
-    memcpy(&four, q, sizeof four);
-    return _mm512_set1_epi32(four);
+    return _mm512_set1_epi32(load4(q));
 }
 
 /* Parts of a block that are summed apart: `form` is one of SCALES_F16, SCALES_F16_MIN, SCALES_HALF
@@ -467,21 +452,6 @@ static void panel_fill_type(struct panel *panel, uint32_t g, enum dtype type, co
         break;
     }
 #undef CASE
-}
-
-/* Row i0 of x from block0 on. */
-static struct tile_in tile_in_at(const struct quant_rows *x, uint32_t i0, uint32_t block0)
-{
-    size_t n_blocks = x->n_cols / KERN_BLOCK, at = i0 * n_blocks + block0;
-
-    return (struct tile_in){x->q + at * KERN_BLOCK, x->d + at, x->sum + at,
-                            x->isum + at,           x->n_cols, n_blocks};
-}
-
-/* Bound t of n things shared out to n_tiles tiles, as equally as they can be. */
-static uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
-{
-    return (uint32_t)((uint64_t)t * n / n_tiles);
 }
 
 /* Few activation rows, one tile of all: one group, its packed weights read once. */

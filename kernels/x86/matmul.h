@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul.h - what the x86 variants of the matrix product share: how a tile sees its activations. */
+#ifndef KERNELS_X86_MATMUL_H
+#define KERNELS_X86_MATMUL_H
+
+#include <string.h>
+
+#include "kernels/packed.h"
+#include "kernels/x86/unroll.h"
+
+#define LINE           PACKED_LINE
+#define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
+
+/* Activations of a tile, from its first row and the first block on. */
+struct tile_in {
+    const int8_t *q;
+    const float *d, *sum;
+    const struct half_sums *isum;
+    size_t n_cols, n_blocks; /* distances between rows: of q, and of the others */
+};
+
+/* Row i0 of x from block0 on. */
+static inline struct tile_in tile_in_at(const struct quant_rows *x, uint32_t i0, uint32_t block0)
+{
+    size_t n_blocks = x->n_cols / KERN_BLOCK, at = i0 * n_blocks + block0;
+
+    return (struct tile_in){x->q + at * KERN_BLOCK, x->d + at, x->sum + at,
+                            x->isum + at,           x->n_cols, n_blocks};
+}
+
+/* Bound t of n things shared out to n_tiles tiles, as equally as they can be. */
+static inline uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
+{
+    return (uint32_t)((uint64_t)t * n / n_tiles);
+}
+
+/* Four activations, to be broadcast. */
+KERN_INLINE int32_t load4(const int8_t *q)
+{
+    int32_t four;
+
+    memcpy(&four, q, sizeof four);
+    return four;
+}
+
+#endif
