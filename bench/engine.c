@@ -209,7 +209,7 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
         exit(2);
     }
     if (team_new(&e->team, threads) < 0 ||
-        model_open(&e->model, path, 0, kernels, e->team, &diag) < 0 ||
+        model_open(&e->model, path, 0, NULL, e->team, &diag) < 0 ||
         cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) < 0) {
         fprintf(stderr, "bench_engine: %s\n", diag.text);
         exit(1);

@@ -36,7 +36,6 @@
 #define QUIET_PASSES  16u
 #define STATS_NS                                                                                   \
     50000000u /* while busy, figures are stored so often; and before the daemon falls asleep */
-#define PAGE         4096u
 #define WARM_UP_ROWS 8u /* takes every path of the kernels that a chunk takes */
 #define TEXT_KEEP_BYTES                                                                            \
     (256u << 10) /* prompt memory beyond this goes back to the system after tokenising */
@@ -388,7 +387,7 @@ static void stats_store(struct daemon *d, uint64_t now)
     client_stats_store(d->client_stats, d->jobs, d->alive, d->n_alive, now);
     d->stats_at_ns = now;
     d->stats_dirty = 0;
-    d->stats_clients = ioc.attached + ioc.detached + ioc.refused;
+    d->stats_clients = io_comings_and_goings(&ioc);
 }
 
 /* A daemon may sleep for hours: what it last stored must be the truth. */
@@ -398,8 +397,7 @@ static int stats_are_old(struct daemon *d, uint64_t now)
     struct io_counts ioc;
 
     io_counts(d->io, &ioc);
-    return d->stats_dirty || (due && due <= now) ||
-           ioc.attached + ioc.detached + ioc.refused != d->stats_clients;
+    return d->stats_dirty || (due && due <= now) || io_comings_and_goings(&ioc) != d->stats_clients;
 }
 
 static void step(struct daemon *d)
@@ -544,7 +542,7 @@ static void text_done(void *ctx)
 /* Of one job's prompt or ids: whole pages, which are given back. */
 static size_t text_bytes(const struct daemon *d, size_t bytes_each)
 {
-    return (d->config.prompt_bytes_max * bytes_each + PAGE - 1) / PAGE * PAGE;
+    return (d->config.prompt_bytes_max * bytes_each + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE;
 }
 
 /* Of all jobs. */
@@ -624,7 +622,7 @@ static int file_start(struct daemon *d, struct diag *diag)
     } else if (strcmp(cache, "none") == 0) {
         cache = NULL;
     }
-    err = model_open_cached(&d->model, d->config.model, d->config.ctx, cache, d->team, diag);
+    err = model_open(&d->model, d->config.model, d->config.ctx, cache, d->team, diag);
     if (err == 0 && d->model->cache_note.text[0])
         log_line(LOG_WARN, "%s", d->model->cache_note.text);
     return err;

@@ -35,8 +35,8 @@ static void read_vocab(void *arg, const struct gguf *g)
     reading->err = vocab_new(&reading->vocab, g, &reading->diag);
 }
 
-int model_open_cached(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
-                      struct team *team, struct diag *diag)
+int model_open(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
+               struct team *team, struct diag *diag)
 {
     struct reading reading = {.err = 0};
     struct load_opt opt = {
@@ -58,13 +58,6 @@ int model_open_cached(struct model **ret_model, const char *path, uint32_t n_ctx
     }
     *ret_model = model;
     return 0;
-}
-
-int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
-               const struct cpu_kernels *kernels, struct team *team, struct diag *diag)
-{
-    (void)kernels; /* all variants read the same packed layout */
-    return model_open_cached(ret_model, path, n_ctx, NULL, team, diag);
 }
 
 int model_open_echo(struct model **ret_model, uint32_t n_ctx)

@@ -11,6 +11,8 @@
 
 #include <stddef.h>
 
+#define MEM_PAGE 4096u /* the smallest page of x86-64 */
+
 /* Zeroed, at least 64-byte aligned; NULL on failure. Reserves address space; pages come with first
  * touch. */
 void *mem_map(size_t bytes);

@@ -480,10 +480,10 @@ void client_cancels(struct io_client *client)
 {
     /* Downwards: the callback may end the request, which moves the last one to its place. */
     uint32_t turns = (client->n_active + CANCELS_PER_PASS - 1) / CANCELS_PER_PASS;
-    uint32_t begin = turns ? client->io->turn % turns * CANCELS_PER_PASS : 0, end = begin;
+    uint32_t begin = turns ? client->io->turn % turns * CANCELS_PER_PASS : 0;
+    uint32_t left = client->n_active - begin;
+    uint32_t end = begin + (left < CANCELS_PER_PASS ? left : CANCELS_PER_PASS);
 
-    while (end < client->n_active && end - begin < CANCELS_PER_PASS)
-        end++;
     for (uint32_t i = end; i-- > begin;) {
         struct io_active *active = &client->active[i];
         uint32_t tag = active->tag;

@@ -411,15 +411,9 @@ static uint64_t sleep_timeout(const struct io *io, uint64_t until_ns, uint64_t n
     return timeout;
 }
 
-/* Attaches, refusals and ends so far: a caller that has new ones to show must not sleep over them. */
-static uint64_t comings_and_goings(const struct io *io)
-{
-    return io->counts.attached + io->counts.refused + io->counts.detached;
-}
-
 void io_sleep(struct io *io, uint64_t until_ns)
 {
-    uint64_t now, before = comings_and_goings(io);
+    uint64_t now, before = io_comings_and_goings(&io->counts);
 
     if (io->n_set[IO_SET_TOUCHED])
         notify_touched(io);
@@ -438,8 +432,8 @@ void io_sleep(struct io *io, uint64_t until_ns)
     control_expire(io, now);
     hot_park(io, now);
     if (kick_taken(io) || starved_look(io) || io->n_queues[IO_QUEUE_HOT] || io->n_set[IO_SET_DUE] ||
-        io->n_set[IO_SET_TOUCHED] || comings_and_goings(io) != before)
-        return;
+        io->n_set[IO_SET_TOUCHED] || io_comings_and_goings(&io->counts) != before)
+        return; /* the caller has something to do or to show, and must not sleep over it */
     loop_wait(io, sleep_timeout(io, until_ns, now));
     if (io->n_set[IO_SET_STARVED] && !starved_look(io) &&
         io->starved_tick_ns < IO_STARVED_TICK_MAX_NS)

@@ -176,6 +176,12 @@ struct io_counts {
 };
 void io_counts(const struct io *io, struct io_counts *ret);
 
+/* Attaches, refusals and ends so far: io_sleep() returns when there are new ones. */
+static inline uint64_t io_comings_and_goings(const struct io_counts *counts)
+{
+    return counts->attached + counts->refused + counts->detached;
+}
+
 /* ---- for the operator ------------------------------------------------------------------------ */
 /* Clients have places 0..places-1 while they are attached; id is never reused. */
 uint32_t io_client_places(const struct io *io);

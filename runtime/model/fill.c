@@ -16,7 +16,6 @@
 #define UNIT_BYTES  (256u << 10) /* packed at a time: fits a second level cache, with its source */
 #define SAMPLE_COLS 256u         /* whole blocks of every type */
 #define SAMPLE_ROWS 13u          /* of 16: the padding is part of the form */
-#define PAGE        4096u
 
 struct filling {
     struct loader *l;
@@ -42,7 +41,7 @@ static int piece_populate(const struct filling *f, uint64_t i)
     const uint8_t *begin = f->bytes + i * DIGEST_PIECE;
     uint64_t left = f->n_bytes - i * DIGEST_PIECE;
     size_t n = left < DIGEST_PIECE ? (size_t)left : DIGEST_PIECE;
-    size_t before = (uintptr_t)begin % PAGE;
+    size_t before = (uintptr_t)begin % MEM_PAGE;
 
     return madvise((void *)(uintptr_t)(begin - before), n + before, MADV_POPULATE_READ) < 0 &&
                    errno == EFAULT
@@ -234,12 +233,26 @@ static int sample_digest(uint8_t ret[DIGEST_BYTES], uint32_t type)
     return err;
 }
 
+struct entry { /* of a layout's digest: a matrix */
+    uint64_t at, group_bytes, type, n_rows, n_cols;
+    uint8_t sample[DIGEST_BYTES];
+};
+
+/* The sample of a type is the same for all of its matrices: taken from one before. */
+static int sample_once(struct entry *e, const struct entry *entries)
+{
+    for (const struct entry *before = e; before-- > entries;) {
+        if (before->type == e->type) {
+            memcpy(e->sample, before->sample, sizeof e->sample);
+            return 0;
+        }
+    }
+    return sample_digest(e->sample, (uint32_t)e->type);
+}
+
 static int layout_digest(const struct loader *l, uint8_t ret[DIGEST_BYTES])
 {
-    struct entry {
-        uint64_t at, group_bytes, type, n_rows, n_cols;
-        uint8_t sample[DIGEST_BYTES];
-    } *entries = calloc(l->n_jobs + 1u, sizeof *entries);
+    struct entry *entries = calloc(l->n_jobs + 1u, sizeof *entries);
     int err = entries ? 0 : -ENOMEM;
 
     for (uint32_t i = 0; i < l->n_jobs && err == 0; i++) {
@@ -251,7 +264,7 @@ static int layout_digest(const struct loader *l, uint8_t ret[DIGEST_BYTES])
                             .type = job->tensor->type,
                             .n_rows = job->n_rows,
                             .n_cols = job->n_cols};
-        err = sample_digest(e->sample, job->tensor->type);
+        err = sample_once(e, entries);
     }
     if (err == 0) {
         entries[l->n_jobs] =

@@ -52,14 +52,12 @@ struct model {
 };
 
 /* Loads, checks and packs (in parallel on the team). n_ctx 0: what the file says; more than that is
- * refused. -EINVAL, -ENOMEM, -errno; diag says why. These are in runtime/model_open.c: they join
- * model/ and text/. */
-int model_open(struct model **ret_model, const char *path, uint32_t n_ctx,
-               const struct cpu_kernels *kernels, struct team *team, struct diag *diag);
-/* The same with a folder of packed weights (NULL: none): what an earlier start has packed is
- * mapped. What is to be written there is left in model->keep. */
-int model_open_cached(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
-                      struct team *team, struct diag *diag);
+ * refused. cache: a folder of packed weights, or NULL: what an earlier start has packed is mapped, and
+ * what is to be written there is left in model->keep. All kernel variants read the same packed form.
+ * -EINVAL, -ENOMEM, -errno; diag says why. These are in runtime/model_open.c: they join model/ and
+ * text/. */
+int model_open(struct model **ret_model, const char *path, uint32_t n_ctx, const char *cache,
+               struct team *team, struct diag *diag);
 /* A model without a file, weights or layers, for the echo backend: byte tokens and ChatML, a context of
  * n_ctx, a hash that never changes. -ENOMEM. */
 int model_open_echo(struct model **ret_model, uint32_t n_ctx);

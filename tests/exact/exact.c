@@ -112,7 +112,7 @@ static void engine_open(struct engine *e, enum cpu_variant variant, unsigned thr
     struct diag diag = {""};
 
     ck_assert_int_eq(team_new(&e->team, threads), 0);
-    ck_assert_msg(model_open(&e->model, x.model, N_CTX, kernels, e->team, &diag) == 0, "%s",
+    ck_assert_msg(model_open(&e->model, x.model, N_CTX, NULL, e->team, &diag) == 0, "%s",
                   diag.text);
     ck_assert_msg(cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) == 0, "%s",
                   diag.text);

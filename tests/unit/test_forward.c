@@ -43,7 +43,7 @@ static void engine_open(struct engine *e, const char *path, const struct cpu_ker
     struct diag diag = {""};
 
     ck_assert_int_eq(team_new(&e->team, threads), 0);
-    ck_assert_msg(model_open(&e->model, path, 0, kernels, e->team, &diag) == 0, "%s", diag.text);
+    ck_assert_msg(model_open(&e->model, path, 0, NULL, e->team, &diag) == 0, "%s", diag.text);
     ck_assert_msg(cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) == 0, "%s",
                   diag.text);
 }

@@ -12,11 +12,6 @@
 
 static struct team *team;
 
-static const struct cpu_kernels *ref(void)
-{
-    return cpu_kernels_get(CPU_REF, NULL);
-}
-
 static void setup(void)
 {
     ck_assert_int_eq(team_new(&team, 2), 0);
@@ -31,7 +26,7 @@ static struct model *open_model(const char *path)
 {
     struct diag diag = {""};
     struct model *model = NULL;
-    int err = model_open(&model, path, 0, ref(), team, &diag);
+    int err = model_open(&model, path, 0, NULL, team, &diag);
 
     ck_assert_msg(err == 0, "%s", diag.text);
     return model;
@@ -42,7 +37,7 @@ static void assert_refused(const char *path, const char *names)
     struct diag diag = {""};
     struct model *model = NULL;
 
-    ck_assert_msg(model_open(&model, path, 0, ref(), team, &diag) == -EINVAL, "%s (%s) was opened",
+    ck_assert_msg(model_open(&model, path, 0, NULL, team, &diag) == -EINVAL, "%s (%s) was opened",
                   path, names);
     ck_assert_ptr_null(model);
     ck_assert_msg(strstr(diag.text, names) != NULL, "'%s' does not name '%s'", diag.text, names);
@@ -128,10 +123,10 @@ START_TEST(a_context_beyond_what_the_file_allows_is_refused_and_a_shorter_one_is
     struct model *model = NULL;
     struct diag diag;
 
-    ck_assert_int_eq(model_open(&model, path, 101, ref(), team, &diag), -EINVAL);
+    ck_assert_int_eq(model_open(&model, path, 101, NULL, team, &diag), -EINVAL);
     ck_assert_ptr_null(model);
     ck_assert_ptr_nonnull(strstr(diag.text, "llama.context_length"));
-    ck_assert_int_eq(model_open(&model, path, 64, ref(), team, &diag), 0);
+    ck_assert_int_eq(model_open(&model, path, 64, NULL, team, &diag), 0);
     ck_assert_uint_eq(model->n_ctx, 64);
     model_free(model);
 }
@@ -257,7 +252,7 @@ START_TEST(equal_files_have_equal_hashes_and_one_changed_weight_another)
     struct diag diag;
 
     ck_assert_int_eq(team_new(&one, 1), 0);
-    ck_assert_int_eq(model_open(&b, tiny_model("seed=1", ""), 32, ref(), one, &diag), 0);
+    ck_assert_int_eq(model_open(&b, tiny_model("seed=1", ""), 32, NULL, one, &diag), 0);
     ck_assert_mem_eq(a->hash, b->hash, sizeof a->hash);
     model_free(b);
     b = open_model(

@@ -46,7 +46,7 @@ static struct model *open_cached(uint32_t n_ctx)
     struct diag diag = {""};
     struct model *model = NULL;
 
-    ck_assert_msg(model_open_cached(&model, gguf, n_ctx, folder, team, &diag) == 0, "%s",
+    ck_assert_msg(model_open(&model, gguf, n_ctx, folder, team, &diag) == 0, "%s",
                   diag.text);
     return model;
 }
