@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench/limits.h"
+#include "bench/median.h"
 #include "runtime/base/clock.h"
 #include "runtime/exec/cpu.h"
 #include "runtime/kv/page.h"
@@ -150,25 +151,12 @@ static double time_deep(struct engine *e, uint32_t depth)
     return seconds(start);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double values[ROUNDS_MAX], int n)
-{
-    qsort(values, (size_t)n, sizeof values[0], by_value);
-    return values[n / 2];
-}
-
 /* A line of the table: n_steps steps of n_tokens took values[] s in n_rounds rounds. Median seconds
  * of a step. */
 static double print_row(const char *what, double values[ROUNDS_MAX], int n_rounds,
                         uint32_t n_tokens, uint32_t n_steps)
 {
-    double s = median(values, n_rounds) / n_steps;
+    double s = median(values, (size_t)n_rounds) / n_steps;
 
     printf("%-30s %10.1f %10.3f\n", what, n_tokens / s, s * 1e3);
     return s;

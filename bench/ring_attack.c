@@ -9,6 +9,7 @@
  * round. Malformed slots get their sender detached: it attaches again, and only the passes between
  * are timed.
  */
+#include "bench/median.h"
 #include "bench/ring.h"
 
 #include <stdio.h>
@@ -61,17 +62,7 @@ static void attach(struct attacker *a, enum transport transport, uint32_t n_queu
     c->hello.sq_log2 = SQ_LOG2;
     c->hello.cq_log2 = 12;
     c->hello.max_inflight = TAGS;
-    err = raw_hello_send(c);
-    if (!err)
-        err = raw_welcome_recv(c);
-    if (!err)
-        err = raw_r_make(c);
-    if (!err)
-        err = raw_r_seal(c);
-    if (!err)
-        err = raw_attach_send(c);
-    if (!err)
-        err = raw_ready_recv(c);
+    err = raw_attach(c);
     if (err < 0) {
         fprintf(stderr, "bench_ring: the attacker was not attached: %s\n", strerror(-err));
         exit(1);
@@ -360,22 +351,6 @@ void attack_slice(tkr_conn *honest, uint32_t number)
 
 /* ---- the figures ----------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values)
-{
-    double sorted[ATTACK_ROUNDS];
-
-    memcpy(sorted, values, sizeof sorted);
-    qsort(sorted, ATTACK_ROUNDS, sizeof sorted[0], compare);
-    return sorted[ATTACK_ROUNDS / 2];
-}
-
 /* How much longer passes take, at their 99th percentile; prints the row. */
 static double attack_row(uint32_t number, double rtt_p99)
 {
@@ -395,10 +370,11 @@ static double attack_row(uint32_t number, double rtt_p99)
         detached += here->detached;
         passes += here->n;
     }
-    printf("%-34s %9.0f %9.0f %9.0f %9.0f %9.2f %9u %9.0f\n", attack->name, median(p50),
-           median(p99), median(rise), median(look), (rtt_p99 + median(rise)) / rtt_p99, detached,
+    printf("%-34s %9.0f %9.0f %9.0f %9.0f %9.2f %9u %9.0f\n", attack->name,
+           median(p50, ATTACK_ROUNDS), median(p99, ATTACK_ROUNDS), median(rise, ATTACK_ROUNDS),
+           median(look, ATTACK_ROUNDS), (rtt_p99 + median(rise, ATTACK_ROUNDS)) / rtt_p99, detached,
            passes);
-    return median(rise);
+    return median(rise, ATTACK_ROUNDS);
 }
 
 void attacks_print(double rtt_p99, double *ret_quiet, double *ret_flood)

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "bench/limits.h"
+#include "bench/median.h"
 #include "clients/tokenring.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
@@ -197,19 +198,6 @@ static struct run start_once(const char *model, const char *cache, int write)
     return run;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *values)
-{
-    qsort(values, ROUNDS, sizeof values[0], by_value);
-    return values[ROUNDS / 2];
-}
-
 /* ---- packing -------------------------------------------------------------------------------- */
 
 static float *arrays[3];
@@ -268,7 +256,7 @@ static double pack_gbs(const char *path, struct team *team)
         gbs[round] = 2.0 * (double)(model->memory_bytes - tables) / (double)model->pack_ns;
         model_free(model);
     }
-    return median(gbs);
+    return median(gbs, ROUNDS);
 }
 
 int main(int argc, char **argv)
@@ -306,14 +294,14 @@ int main(int argc, char **argv)
     packing = pack_gbs(path, team);
     printf("%s, %u threads: triad %.1f GB/s\n", limits.cpu, team_size(team), triad);
     printf("%-34s %8s %8s\n", "median of 9 rounds", "ready", "token");
-    printf("%-34s %8.1f %8.1f ms\n", "exec, weights packed from GGUF", median(cold_ready),
-           median(cold));
-    printf("%-34s %8.1f %8.1f ms\n", "exec, weights mapped from a cache", median(warm_ready),
-           median(warm));
+    printf("%-34s %8.1f %8.1f ms\n", "exec, weights packed from GGUF", median(cold_ready, ROUNDS),
+           median(cold, ROUNDS));
+    printf("%-34s %8.1f %8.1f ms\n", "exec, weights mapped from a cache",
+           median(warm_ready, ROUNDS), median(warm, ROUNDS));
     printf("packing %.1f GB/s; resident %.1f MB, of which %.1f MB are the daemon's own\n\n",
            packing, run.rss_mb, run.own_mb);
-    printf("figure engine.start_ms %.1f ms\n", median(cold));
-    printf("figure engine.start_cached_ms %.1f ms\n", median(warm));
+    printf("figure engine.start_ms %.1f ms\n", median(cold, ROUNDS));
+    printf("figure engine.start_cached_ms %.1f ms\n", median(warm, ROUNDS));
     printf("figure engine.rss_mb %.1f MB\n", run.rss_mb);
     printf("figure engine.rss_own_mb %.1f MB\n", run.own_mb);
     printf("figure engine.pack_of_triad %.3f ratio\n", packing / triad);

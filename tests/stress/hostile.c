@@ -119,16 +119,10 @@ static void left(struct attacker *a)
 static int attached(struct attacker *a)
 {
     struct raw_client *c = &a->raw;
-    int err = welcomed(c);
+    int err = connected(c);
 
     if (!err)
-        err = raw_r_make(c);
-    if (!err)
-        err = raw_r_seal(c);
-    if (!err)
-        err = raw_attach_send(c);
-    if (!err)
-        err = raw_ready_recv(c);
+        err = raw_attach(c);
     if (err < 0) {
         left(a);
         return err;

@@ -206,6 +206,17 @@ int raw_ready_recv(struct raw_client *c)
     return answer_recv(c, &ready, TKR_CTL_READY, &fd);
 }
 
+int raw_attach(struct raw_client *c)
+{
+    int (*const steps[])(struct raw_client *) = {raw_hello_send, raw_welcome_recv, raw_r_make,
+                                                 raw_r_seal,     raw_attach_send,  raw_ready_recv};
+    int err = 0;
+
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && err == 0; i++)
+        err = steps[i](c);
+    return err;
+}
+
 void raw_close(struct raw_client *c)
 {
     tkr_region_close(&c->r);

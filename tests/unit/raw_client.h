@@ -53,6 +53,8 @@ int raw_r_make(struct raw_client *c); /* R as WELCOME says, sealed; lie in betwe
 int raw_r_seal(struct raw_client *c);
 int raw_attach_send(struct raw_client *c);
 int raw_ready_recv(struct raw_client *c); /* -EPERM: refused */
+/* All of them in turn; for a daemon that serves in another thread or process. */
+int raw_attach(struct raw_client *c);
 void raw_close(struct raw_client *c);
 
 /* Puts sqe (seq is filled in); rings when parked. 1: it rang. */

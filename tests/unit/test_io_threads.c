@@ -150,10 +150,7 @@ static int client_start(struct raw_client *c)
     c->hello.cq_log2 = 5;
     c->hello.max_inflight = 4;
     c->socket = raw_connect(path);
-    if (c->socket < 0)
-        return c->socket;
-    return raw_hello_send(c) || raw_welcome_recv(c) || raw_r_make(c) || raw_r_seal(c) ||
-           raw_attach_send(c) || raw_ready_recv(c);
+    return c->socket < 0 ? c->socket : raw_attach(c);
 }
 
 static int client_open(struct raw_client *c)
