@@ -11,6 +11,16 @@
 #define TILE 3
 #define VECS 4 /* of 8 dimensions */
 
+/* Tiles by queries and by whether they read floats; floats are read by more than TILE queries, which
+ * are shared out evenly. */
+#define TILE_KIND(N, WIDE) ((N) + ((WIDE) ? TILE : 0u))
+#define EACH_TILE(CASE)                                                                            \
+    CASE(1, 0)                                                                                     \
+    CASE(2, 0)                                                                                     \
+    CASE(3, 0)                                                                                     \
+    CASE(2, 1)                                                                                     \
+    CASE(3, 1)
+
 static void store_halves(uint16_t *dst, const float *src)
 {
     _mm_storeu_si128((void *)dst, _mm256_cvtps_ph(_mm256_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
@@ -85,23 +95,14 @@ KERN_INLINE void score_tile(const struct tile *t, uint32_t p0, const uint32_t n,
 
 static void score(const struct tile *t, uint32_t p0)
 {
-    switch (t->n + (t->wide ? TILE : 0)) {
-    case 1:
-        score_tile(t, p0, 1, 0);
+#define CASE(N, WIDE)                                                                              \
+    case TILE_KIND(N, WIDE):                                                                       \
+        score_tile(t, p0, N, WIDE);                                                                \
         break;
-    case 2:
-        score_tile(t, p0, 2, 0);
-        break;
-    case 3:
-        score_tile(t, p0, 3, 0);
-        break;
-    case TILE + 2: /* more than TILE queries, shared out evenly */
-        score_tile(t, p0, 2, 1);
-        break;
-    default:
-        score_tile(t, p0, 3, 1);
-        break;
+    switch (TILE_KIND(t->n, t->wide)) {
+        EACH_TILE(CASE)
     }
+#undef CASE
 }
 
 /* The largest of m and n scores. */
@@ -217,23 +218,14 @@ KERN_INLINE void add_dims(const struct tile *t, uint32_t n_dims, const uint32_t 
 
 static void add_values(const struct tile *t, uint32_t n_dims)
 {
-    switch (t->n + (t->wide ? TILE : 0)) {
-    case 1:
-        add_dims(t, n_dims, 1, 0);
+#define CASE(N, WIDE)                                                                              \
+    case TILE_KIND(N, WIDE):                                                                       \
+        add_dims(t, n_dims, N, WIDE);                                                              \
         break;
-    case 2:
-        add_dims(t, n_dims, 2, 0);
-        break;
-    case 3:
-        add_dims(t, n_dims, 3, 0);
-        break;
-    case TILE + 2: /* more than TILE queries, shared out evenly */
-        add_dims(t, n_dims, 2, 1);
-        break;
-    default:
-        add_dims(t, n_dims, 3, 1);
-        break;
+    switch (TILE_KIND(t->n, t->wide)) {
+        EACH_TILE(CASE)
     }
+#undef CASE
 }
 
 static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,

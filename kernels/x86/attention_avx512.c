@@ -13,6 +13,21 @@
 #define BLOCKS 2 /* of 16 positions */
 #define VECS   4 /* of 16 dimensions */
 
+/* Tiles by queries and by whether they read floats; floats are read by more than TILE queries, which
+ * are shared out evenly. */
+#define TILE_KIND(N, WIDE) ((N) + ((WIDE) ? TILE : 0u))
+#define EACH_TILE(CASE)                                                                            \
+    CASE(1, 0)                                                                                     \
+    CASE(2, 0)                                                                                     \
+    CASE(3, 0)                                                                                     \
+    CASE(4, 0)                                                                                     \
+    CASE(5, 0)                                                                                     \
+    CASE(6, 0)                                                                                     \
+    CASE(3, 1)                                                                                     \
+    CASE(4, 1)                                                                                     \
+    CASE(5, 1)                                                                                     \
+    CASE(6, 1)
+
 void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                      const float *v, uint32_t hd)
 {
@@ -88,38 +103,14 @@ KERN_INLINE void score_tile(const struct tile *t, uint32_t p0, const uint32_t n,
 
 static void score(const struct tile *t, uint32_t p0)
 {
-    switch (t->n + (t->wide ? TILE : 0)) {
-    case 1:
-        score_tile(t, p0, 1, 0);
+#define CASE(N, WIDE)                                                                              \
+    case TILE_KIND(N, WIDE):                                                                       \
+        score_tile(t, p0, N, WIDE);                                                                \
         break;
-    case 2:
-        score_tile(t, p0, 2, 0);
-        break;
-    case 3:
-        score_tile(t, p0, 3, 0);
-        break;
-    case 4:
-        score_tile(t, p0, 4, 0);
-        break;
-    case 5:
-        score_tile(t, p0, 5, 0);
-        break;
-    case 6:
-        score_tile(t, p0, 6, 0);
-        break;
-    case TILE + 3: /* more than TILE queries, shared out evenly */
-        score_tile(t, p0, 3, 1);
-        break;
-    case TILE + 4:
-        score_tile(t, p0, 4, 1);
-        break;
-    case TILE + 5:
-        score_tile(t, p0, 5, 1);
-        break;
-    default:
-        score_tile(t, p0, 6, 1);
-        break;
+    switch (TILE_KIND(t->n, t->wide)) {
+        EACH_TILE(CASE)
     }
+#undef CASE
 }
 
 static __mmask16 valid_lanes(uint32_t n, uint32_t p)
@@ -239,38 +230,14 @@ KERN_INLINE void add_dims(const struct tile *t, uint32_t n_dims, const uint32_t 
 
 static void add_values(const struct tile *t, uint32_t n_dims)
 {
-    switch (t->n + (t->wide ? TILE : 0)) {
-    case 1:
-        add_dims(t, n_dims, 1, 0);
+#define CASE(N, WIDE)                                                                              \
+    case TILE_KIND(N, WIDE):                                                                       \
+        add_dims(t, n_dims, N, WIDE);                                                              \
         break;
-    case 2:
-        add_dims(t, n_dims, 2, 0);
-        break;
-    case 3:
-        add_dims(t, n_dims, 3, 0);
-        break;
-    case 4:
-        add_dims(t, n_dims, 4, 0);
-        break;
-    case 5:
-        add_dims(t, n_dims, 5, 0);
-        break;
-    case 6:
-        add_dims(t, n_dims, 6, 0);
-        break;
-    case TILE + 3: /* more than TILE queries, shared out evenly */
-        add_dims(t, n_dims, 3, 1);
-        break;
-    case TILE + 4:
-        add_dims(t, n_dims, 4, 1);
-        break;
-    case TILE + 5:
-        add_dims(t, n_dims, 5, 1);
-        break;
-    default:
-        add_dims(t, n_dims, 6, 1);
-        break;
+    switch (TILE_KIND(t->n, t->wide)) {
+        EACH_TILE(CASE)
     }
+#undef CASE
 }
 
 static void merge_splits(float *dst, float *total, const float *o, const float *m, const float *sum,
