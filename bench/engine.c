@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "bench/limits.h"
 #include "bench/median.h"
 #include "runtime/base/clock.h"
 #include "runtime/exec/cpu.h"
 #include "runtime/kv/page.h"
+#include "runtime/tune/limits.h"
 
 #define ROUNDS_MAX  5
 #define ROWS_MAX    512u
@@ -297,7 +297,7 @@ int main(int argc, char **argv)
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     open_engine(&e, path, threads, argc > 3 ? argv[3] : "auto");
-    if (limits_measure(&limits, team_size(e.team)) < 0) {
+    if (limits_measure(&limits, &(struct limits_opt){.n_threads = team_size(e.team)}) < 0) {
         fprintf(stderr, "bench_engine: cannot measure the machine\n");
         return 1;
     }

@@ -12,9 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/limits.h"
-#include "bench/team.h"
 #include "kernels/cpu_kernels.h"
+#include "runtime/base/mem.h"
+#include "runtime/tune/crew.h"
+#include "runtime/tune/limits.h"
 
 #define N_LAYERS   30
 #define N_MATRICES (4 * N_LAYERS + 1)
@@ -94,7 +95,7 @@ static void bench_init(struct bench *b)
             b->matrices[i] = (struct packed_matrix){DTYPE_Q8_0, HEAD_ROWS, 576, NULL};
         b->weight_bytes += matrix_bytes(&b->matrices[i]);
     }
-    b->weights = next = allocated(huge_alloc(b->weight_bytes));
+    b->weights = next = allocated(mem_map(b->weight_bytes));
     /* As a half 0.065: values do not change the speed, unless they are subnormal. */
     memset(b->weights, 0x2c, b->weight_bytes);
     for (unsigned i = 0; i < N_MATRICES; i++) {
@@ -102,11 +103,11 @@ static void bench_init(struct bench *b)
         next += matrix_bytes(&b->matrices[i]);
     }
     b->pages_bytes = (size_t)2 * KV_PAGES * KERN_PAGE * HEAD_DIM * 2;
-    b->pages = allocated(huge_alloc(b->pages_bytes));
+    b->pages = allocated(mem_map(b->pages_bytes));
     memset(b->pages, 0x2c, b->pages_bytes);
     quant_rows_init(&b->x576, 576);
     quant_rows_init(&b->x1536, COLS_MAX);
-    b->y = allocated(huge_alloc((size_t)N_MAX * HEAD_ROWS * sizeof *b->y));
+    b->y = allocated(mem_map((size_t)N_MAX * HEAD_ROWS * sizeof *b->y));
 }
 
 static void bench_fini(struct bench *b)
@@ -119,9 +120,9 @@ static void bench_fini(struct bench *b)
         free(both[i]->sum);
         free(both[i]->isum);
     }
-    huge_free(b->weights, b->weight_bytes);
-    huge_free(b->pages, b->pages_bytes);
-    huge_free(b->y, (size_t)N_MAX * HEAD_ROWS * sizeof *b->y);
+    mem_unmap(b->weights, b->weight_bytes);
+    mem_unmap(b->pages, b->pages_bytes);
+    mem_unmap(b->y, (size_t)N_MAX * HEAD_ROWS * sizeof *b->y);
 }
 
 static void matmul_pass(void *arg, unsigned thread, unsigned n_threads)
@@ -151,7 +152,7 @@ static void bench_matmul(struct bench *b, const char *what, unsigned first, unsi
     b->first = first;
     b->n_matrices = n_matrices;
     b->n = n;
-    s = team_best_s(l->n_threads, n_tries, matmul_pass, b);
+    s = crew_best_s(l->n_threads, n_tries, matmul_pass, b);
     printf("%-7s %-10s n %3u  %8.3f ms  %6.1f GB/s %5.2f of read  %7.1f GOP/s %5.2f of int8\n",
            b->kernels->name, what, n, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs,
            ops / s * 1e-9, ops / s * 1e-9 / l->int8_gops);
@@ -215,7 +216,7 @@ static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 
 static void bench_attention(struct bench *b, const struct limits *l)
 {
-    double s = team_best_s(l->n_threads, 8, attention_pass, b), bytes = (double)b->pages_bytes;
+    double s = crew_best_s(l->n_threads, 8, attention_pass, b), bytes = (double)b->pages_bytes;
 
     printf("%-7s attention ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name,
            SEQUENCE, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs);
@@ -261,7 +262,7 @@ static void bench_prefill(struct bench *b, uint32_t rows, const struct limits *l
     double pairs = 0.5 * rows * (rows + 1) * HEADS * KV_HEADS, gflops;
 
     b->n = rows;
-    gflops = 4 * HEAD_DIM * pairs / team_best_s(l->n_threads, 16, prefill_pass, b) * 1e-9;
+    gflops = 4 * HEAD_DIM * pairs / crew_best_s(l->n_threads, 16, prefill_pass, b) * 1e-9;
     printf("%-7s attention prefill %4u  %6.1f GFLOP/s %5.2f of fma\n", b->kernels->name, rows,
            gflops, gflops / l->fma_gflops);
 }
@@ -308,7 +309,7 @@ static void bench_variant(struct bench *b, const struct limits *l)
     bench_prefill(b, 512, l);
     bench_prefill(b, PREFILL_MAX, l);
     printf("%-7s norm, swiglu, add, 2 quantise of a layer  %8.3f us a row\n", b->kernels->name,
-           team_best_s(1, 40, rows_pass, b) / 64 * 1e6);
+           crew_best_s(1, 40, rows_pass, b) / 64 * 1e6);
 }
 
 int main(int argc, char **argv)
@@ -318,7 +319,7 @@ int main(int argc, char **argv)
     static const enum cpu_variant variants[] = {CPU_REF, CPU_AVX2, CPU_AVX512};
     static struct bench b;
     struct limits l;
-    int err = limits_measure(&l, n_threads);
+    int err = limits_measure(&l, &(struct limits_opt){.n_threads = n_threads});
 
     if (err < 0) {
         fprintf(stderr, "bench_kernels: %s\n", strerror(-err));

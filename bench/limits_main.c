@@ -7,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/limits.h"
+#include "runtime/tune/limits.h"
 
 int main(int argc, char **argv)
 {
     unsigned n_threads =
         argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     struct limits l;
-    int err = limits_measure(&l, n_threads);
+    int err = limits_measure(&l, &(struct limits_opt){.n_threads = n_threads});
 
     if (err < 0) {
         fprintf(stderr, "bench_limits: %s\n", strerror(-err));
@@ -22,6 +22,7 @@ int main(int argc, char **argv)
     }
     printf("cpu %s\n", l.cpu);
     printf("limit threads %u count\n", l.n_threads);
+    printf("limit read_one %.1f GB/s\n", l.read_one_gbs);
     printf("limit read %.1f GB/s\n", l.read_gbs);
     printf("limit int8_%s %.0f GOP/s\n", l.int8_method, l.int8_gops);
     printf("limit fma_f32 %.0f GFLOP/s\n", l.fma_gflops);

@@ -17,13 +17,13 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "bench/limits.h"
 #include "bench/median.h"
 #include "clients/tokenring.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "runtime/base/team.h"
 #include "runtime/model/model.h"
+#include "runtime/tune/limits.h"
 
 #define ROUNDS       9
 #define CTX          "8192"
@@ -288,7 +288,8 @@ int main(int argc, char **argv)
         warm[round] = run.first_ms;
         warm_ready[round] = run.ready_ms;
     }
-    if (team_new(&team, 0) < 0 || limits_measure(&limits, team_size(team)) < 0)
+    if (team_new(&team, 0) < 0 ||
+        limits_measure(&limits, &(struct limits_opt){.n_threads = team_size(team)}) < 0)
         fail("the machine's limits");
     triad = triad_gbs(team);
     packing = pack_gbs(path, team);

@@ -30,6 +30,8 @@ ARROWS = {
     "runtime/exec": ["runtime/base/", "runtime/exec/", "runtime/model/", "runtime/kv/", "kernels/"],
     "runtime/sched": ["runtime/base/", "runtime/sched/", "runtime/kv/", "runtime/text/",
                       "runtime/sample/", "runtime/exec/"],
+    "runtime/tune": ["runtime/base/", "runtime/tune/", "runtime/model/", "runtime/kv/", "runtime/exec/",
+                     "kernels/"],
     "runtime/io": ["runtime/base/", "runtime/io/", "shm/"],
     "clients": ["clients/"],
     "clients/lib": ["clients/lib/", "clients/tokenring.h", "shm/"],

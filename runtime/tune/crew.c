@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/team.h"
+#include "runtime/tune/crew.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-
-#define HUGE_BYTES ((size_t)2 << 20)
 
 struct member {
     struct spin_barrier *start;
-    team_work work;
+    crew_work work;
     void *arg;
     unsigned thread, n_threads;
     double begin_s, end_s;
@@ -77,7 +72,7 @@ static void *member_main(void *arg)
 }
 
 /* One try. */
-static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t *threads,
+static double run_once(unsigned n_threads, crew_work work, void *arg, pthread_t *threads,
                        struct member *members)
 {
     struct spin_barrier start = {.n_threads = n_threads};
@@ -86,7 +81,7 @@ static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t 
     for (unsigned i = 0; i < n_threads; i++) {
         members[i] = (struct member){&start, work, arg, i, n_threads, 0, 0};
         if (pthread_create(&threads[i], NULL, member_main, &members[i]) != 0)
-            abort(); /* those started wait for ever: a bench has nothing better to do */
+            abort(); /* those started wait for ever: who measures has nothing better to do */
     }
     for (unsigned i = 0; i < n_threads; i++) {
         pthread_join(threads[i], NULL);
@@ -96,7 +91,7 @@ static double run_once(unsigned n_threads, team_work work, void *arg, pthread_t 
     return end - begin;
 }
 
-double team_best_s(unsigned n_threads, unsigned n_tries, team_work work, void *arg)
+double crew_best_s(unsigned n_threads, unsigned n_tries, crew_work work, void *arg)
 {
     pthread_t *threads = calloc(n_threads, sizeof *threads);
     struct member *members = calloc(n_threads, sizeof *members);
@@ -107,29 +102,4 @@ double team_best_s(unsigned n_threads, unsigned n_tries, team_work work, void *a
     free(threads);
     free(members);
     return best;
-}
-
-void *huge_alloc(size_t bytes)
-{
-    /* One huge page more, so that the part handed out can start at one. */
-    size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
-    uint8_t *map = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    uint8_t *first = (uint8_t *)(((uintptr_t)map + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
-
-    if (map == MAP_FAILED)
-        return NULL;
-    if (first > map)
-        munmap(map, (size_t)(first - map));
-    if (first + whole < map + whole + HUGE_BYTES)
-        munmap(first + whole, (size_t)(map + HUGE_BYTES - first));
-    (void)madvise(first, whole, MADV_HUGEPAGE);
-    memset(first, 1, whole); /* zero pages would all be one page */
-    return first;
-}
-
-void huge_free(void *memory, size_t bytes)
-{
-    if (memory)
-        munmap(memory, (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
 }
