@@ -43,8 +43,7 @@ void pack_keep_free(struct pack_keep *keep)
     free(keep);
 }
 
-/* Opens the folder; makes it, and what leads to it, for this user alone. */
-static int folder_open(const char *folder)
+int pack_folder_open(const char *folder)
 {
     char path[4096];
     int fd;
@@ -272,7 +271,7 @@ int pack_save(const struct pack_keep *keep, const atomic_int *stop, struct diag 
 
     pack_name(s.name, &keep->key);
     snprintf(s.temporary, sizeof s.temporary, ".%s.tmp", s.name);
-    s.dir = folder_open(keep->folder);
+    s.dir = pack_folder_open(keep->folder);
     err = s.dir < 0 ? s.dir : save(&s);
     if (err == 0)
         remove_older(&s);

@@ -30,6 +30,9 @@ struct pack_keep {
 struct stat;
 void pack_source(uint8_t ret[DIGEST_BYTES], const struct stat *st);
 
+/* The cache's folder: its descriptor, or -errno. Makes it, and what leads to it, for this user alone. */
+int pack_folder_open(const char *folder);
+
 /* 0; -ECANCELED: *stop was set; -EBUSY: another process writes the same file; -ESTALE: the GGUF file
  * is not the one any more that was packed; else -errno. The note names the file and says what
  * failed. Nothing is left behind then. */
