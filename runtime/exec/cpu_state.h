@@ -104,6 +104,19 @@ static inline size_t kv_at(const struct cpu_state *cpu, uint32_t layer, uint32_t
            hp->head_dim;
 }
 
+/* matrix_in.c: in with rows of n_cols values; */
+struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols);
+/* rows row0 .. row1 - 1 of in = norm of those of the residual stream, w: [n_embd]; */
+void norm_rows(const struct cpu_state *cpu, struct matrix_in *in, const float *w, uint32_t row0,
+               uint32_t row1);
+/* this member's share of y[rows][stride] = w . in. */
+void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
+                  const struct packed_matrix *w, const struct quant_rows *q, const float *x,
+                  uint32_t rows, unsigned member, unsigned n);
+
+/* head.c: logits of rows 0 .. n_rows - 1 of the residual stream. */
+void head_run(struct cpu_state *cpu, uint32_t n_rows);
+
 /* backend.forward for the llama family (forward_llama.c). */
 void forward_llama(void *self, const struct step *step, const float **ret_logits);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forward_llama.c - one step of a llama model: embedding, layers, head, over all rows at once.
+ * forward_llama.c - one step of a llama model: embedding and layers, over all rows at once;
+ * head.c makes logits of what they leave.
  *
  * Architecture: Touvron et al. 2023, arXiv:2302.13971 (RMSNorm before, rotary positions, SwiGLU),
  * grouped query heads as Ainslie et al. 2023, arXiv:2305.13245.
@@ -28,47 +29,13 @@ struct pass {
                         stores it first */
 };
 
-/* ---- inputs of matrices --------------------------------------------------------------------- */
-
-static struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols)
-{
-    struct quant_rows q = in->q;
-
-    q.n_cols = n_cols;
-    return q;
-}
-
-/* Row `to` of in = norm of x, quantised where a matrix wants that. */
-static void norm_row(const struct cpu_state *cpu, struct matrix_in *in, uint32_t to, const float *x,
-                     const float *w)
-{
-    const struct hparams *hp = &cpu->model->hp;
-    struct quant_rows q = quant_view(in, hp->n_embd);
-    float *y = in->x + (size_t)to * hp->n_embd;
-
-    cpu->kernels->rmsnorm(y, x, w, hp->n_embd, hp->rms_eps);
-    if (cpu->quantised)
-        cpu->kernels->quantize(&q, to, y, hp->n_embd);
-}
-
-/* Norms rows row0 .. row1 - 1 of the residual stream. */
-static void norm_rows(const struct pass *p, struct matrix_in *in, const float *w, uint32_t row0,
-                      uint32_t row1)
-{
-    const struct cpu_state *cpu = p->cpu;
-    uint32_t n_embd = cpu->model->hp.n_embd;
-
-    for (uint32_t r = row0; r < row1; r++)
-        norm_row(cpu, in, r, cpu->x + (size_t)r * n_embd, w);
-}
-
 static void attn_norm_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
     uint32_t begin, end;
 
     team_share(p->n_rows, 1, member, n, &begin, &end);
-    norm_rows(p, &p->cpu->in, p->layer->attn_norm, begin, end);
+    norm_rows(p->cpu, &p->cpu->in, p->layer->attn_norm, begin, end);
 }
 
 static void ffn_norm_region(void *arg, unsigned member, unsigned n)
@@ -77,19 +44,7 @@ static void ffn_norm_region(void *arg, unsigned member, unsigned n)
     uint32_t begin, end;
 
     team_share(p->n_rows, 1, member, n, &begin, &end);
-    norm_rows(p, &p->cpu->in, p->layer->ffn_norm, begin, end);
-}
-
-/* This member's share of y[rows][stride] = w . in. */
-static void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
-                         const struct packed_matrix *w, const struct quant_rows *q, const float *x,
-                         uint32_t rows, unsigned member, unsigned n)
-{
-    uint32_t begin, end;
-
-    team_share((w->n_rows + KERN_ROWS - 1) / KERN_ROWS, 1, member, n, &begin, &end);
-    if (begin < end)
-        cpu->kernels->matmul(y, stride, w, begin, end, q, x, rows);
+    norm_rows(p->cpu, &p->cpu->in, p->layer->ffn_norm, begin, end);
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -106,7 +61,7 @@ static void qkv_region(void *arg, unsigned member, unsigned n)
     float *y = cpu->qkv;
 
     if (p->self)
-        norm_rows(p, in, l->attn_norm, 0, rows);
+        norm_rows(cpu, in, l->attn_norm, 0, rows);
     if (l->qkv.n_rows) {
         share_matmul(cpu, y, cpu->qkv_rows, &l->qkv, &q, in->x, rows, member, n);
         return;
@@ -354,7 +309,7 @@ static void gate_up_region(void *arg, unsigned member, unsigned n)
     uint32_t rows = p->n_rows, begin, end;
 
     if (p->self)
-        norm_rows(p, in, p->layer->ffn_norm, 0, rows);
+        norm_rows(cpu, in, p->layer->ffn_norm, 0, rows);
     /* Whole blocks of 32, so that the share is also quantised here. */
     team_share(hp->n_ff, KERN_BLOCK, member, n, &begin, &end);
     if (begin == end)
@@ -401,28 +356,6 @@ static void embed_region(void *arg, unsigned member, unsigned n)
 
     team_share(p->n_rows, 1, member, n, &begin, &end);
     embed_rows(p, begin, end);
-}
-
-static void final_norm_region(void *arg, unsigned member, unsigned n)
-{
-    struct pass *p = arg;
-    uint32_t begin, end;
-
-    team_share(p->n_rows, 1, member, n, &begin, &end);
-    norm_rows(p, &p->cpu->in, p->cpu->model->output_norm, begin, end);
-}
-
-static void head_region(void *arg, unsigned member, unsigned n)
-{
-    struct pass *p = arg;
-    struct cpu_state *cpu = p->cpu;
-    struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
-    struct quant_rows q = quant_view(in, cpu->model->hp.n_embd);
-
-    if (p->self)
-        norm_rows(p, in, cpu->model->output_norm, 0, p->n_rows);
-    share_matmul(cpu, cpu->logits, cpu->backend.n_vocab, &cpu->model->head, &q, in->x, p->n_rows,
-                 member, n);
 }
 
 /* Rows of one sequence attend together, as far as there is then work for all members. */
@@ -546,7 +479,5 @@ void forward_llama(void *self, const struct step *step, const float **ret_logits
             return;
         finish_layer(&p);
     }
-    if (!p.self)
-        team_run(cpu->team, final_norm_region, &p);
-    team_run(cpu->team, head_region, &p);
+    head_run(cpu, p.n_rows);
 }
