@@ -3,6 +3,7 @@
 #ifndef KERNELS_X86_MATMUL_H
 #define KERNELS_X86_MATMUL_H
 
+#include <immintrin.h>
 #include <string.h>
 
 #include "kernels/packed.h"
@@ -41,6 +42,14 @@ KERN_INLINE int32_t load4(const int8_t *q)
 
     memcpy(&four, q, sizeof four);
     return four;
+}
+
+/* Asks for what a GEMV reads some blocks later. */
+KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes)
+{
+    KERN_UNROLL
+    for (size_t i = 0; i < (bytes + LINE - 1) / LINE; i++)
+        _mm_prefetch((const char *)block + PREFETCH_BYTES + i * LINE, _MM_HINT_T0);
 }
 
 #endif

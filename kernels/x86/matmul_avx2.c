@@ -2,8 +2,7 @@
 /*
  * matmul_avx2.c - matrix products over packed weights with AVX2.
  *
- * A group's 16 rows are two sides of 8 lanes. Integer products are VPMADDUBSW (u8 x s8, pairs
- * summed to s16, which saturates) made exact:
+ * Integer products are VPMADDUBSW (u8 x s8, pairs summed to s16, which saturates) made exact:
  *   codes to 15   a pair is at most 2 * 15 * 127 = 3,810, so the 8 of a block add up in s16
  *                 (30,480) and one VPMADDWD widens them
  *   codes to 31   at most 7,874: the 4 of half a block do (31,496)
@@ -11,338 +10,232 @@
  *   zero 128      weights go in as |w| <= 128 and activations with the weight's sign: a pair is at
  *                 most 2 * 128 * 127 = 32,512, and each is widened at once
  */
-#include "kernels/x86/avx2.h"
-#include "kernels/x86/matmul.h"
+#include "kernels/x86/panel256.h"
 
-#define TILE_MAX 4
+#define TILE_MAX 4 /* activation rows of a tile: their sums of both sides fill half the registers */
 
-KERN_INLINE __m256i broadcast4(const int8_t *q)
+/* Lines of a block whose products add up in s16. */
+KERN_INLINE uint32_t lines_s16(const struct packed_layout l)
 {
-    return _mm256_set1_epi32(load4(q));
+    if (l.zero == 128)
+        return 1;
+    return l.table || l.low + l.high == 5 ? 4 : l.low + l.high == 6 ? 2 : 8;
 }
 
-/* isum[i] = sum(w * q) of 8 rows for n activation rows; lines: the side's 32 bytes in each line. */
-KERN_INLINE void q4_sums(__m256i *isum, const uint8_t *lines, const struct tile_in *in, size_t b,
-                         const uint32_t n)
+/* Signed weights where the zero is 128, so that their magnitudes fit in u8. */
+KERN_INLINE uint8_t code_flip(const struct packed_layout l)
 {
-    const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    return l.zero == 128 ? 0x80 : 0;
+}
+
+/* w . q of four k and 8 rows, as pairs. */
+KERN_INLINE __m256i dot_pairs(__m256i w, __m256i q, const struct packed_layout l)
+{
+    /* |-128| is 128, as u8. */
+    return l.zero == 128 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w))
+                         : _mm256_maddubs_epi16(w, q);
+}
+
+/* isum[side][i] = sum of codes (or signed weights) . q over the lines of a part of block `slot`, for
+ * n activation rows, whose block begins at q. */
+KERN_INLINE void part_sums(__m256i isum[SIDES][TILE_MAX], const struct panel *panel, uint32_t slot,
+                           const int8_t *q, size_t n_cols, const struct packed_layout l,
+                           const uint32_t part, const uint32_t n)
+{
+    const uint32_t n_lines = packed_has_halves(l.scales) ? 4 : 8, first = part * n_lines;
+    const uint32_t run = lines_s16(l) < n_lines ? lines_s16(l) : n_lines;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i pairs[SIDES][TILE_MAX];
 
     KERN_UNROLL
-    for (uint32_t j = 0; j < 4; j++) {
-        __m256i both = _mm256_loadu_si256((const void *)(lines + j * LINE));
-        __m256i low = _mm256_and_si256(both, nibble);
-        __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
-
+    for (uint32_t j = 0; j < n_lines; j++) {
         KERN_UNROLL
         for (uint32_t i = 0; i < n; i++) {
-            const int8_t *q = in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j;
-            __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low, broadcast4(q)),
-                                             _mm256_maddubs_epi16(high, broadcast4(q + 16)));
+            __m256i x = broadcast4(q + i * n_cols + 4 * (first + j));
 
-            isum[i] = j == 0 ? pairs : _mm256_add_epi16(isum[i], pairs);
-        }
-    }
-    KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
-        isum[i] = _mm256_madd_epi16(isum[i], ones);
-}
+            KERN_UNROLL
+            for (uint32_t side = 0; side < SIDES; side++) {
+                __m256i w = load256(panel->line[slot][first + j] + side * (LINE / SIDES));
+                __m256i dot = dot_pairs(w, x, l);
 
-/* The same for Q8_0, whose stored weights have 128 added: here it is taken off again. */
-KERN_INLINE void q8_sums(__m256i *isum, const uint8_t *lines, const struct tile_in *in, size_t b,
-                         const uint32_t n)
-{
-    const __m256i top = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
-
-    KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
-        isum[i] = _mm256_setzero_si256();
-    KERN_UNROLL
-    for (uint32_t j = 0; j < 8; j++) {
-        __m256i w = _mm256_xor_si256(_mm256_loadu_si256((const void *)(lines + j * LINE)), top);
-        __m256i magnitude = _mm256_abs_epi8(w); /* of -128 it is 128, as u8 */
-
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n; i++) {
-            __m256i q = broadcast4(in->q + i * in->n_cols + b * KERN_BLOCK + 4 * j);
-            __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(q, w));
-
-            isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(pairs, ones));
-        }
-    }
-}
-
-/* Four lines of codes: k < 16 (part 0) or k >= 16. */
-KERN_INLINE void part_codes(__m256i line[4], const struct packed_layout l, const uint8_t *lines,
-                            const uint32_t part)
-{
-    const __m256i mask = _mm256_set1_epi8((char)((1 << l.low) - 1));
-    const __m256i high = _mm256_set1_epi8((char)(((1 << l.high) - 1) << l.low));
-    const uint8_t *plane = lines + l.low * LINE;
-
-    KERN_UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t j = 4 * part + i, from = l.high ? j / l.high * l.high : 0;
-        __m256i v = _mm256_loadu_si256((const void *)(lines + j % l.low * LINE));
-
-        /* Shifts go across bytes, which the masks take out. */
-        line[i] = _mm256_and_si256(_mm256_srli_epi16(v, (int)(j / l.low * l.low)), mask);
-        if (l.high) {
-            v = _mm256_loadu_si256((const void *)(plane + j % l.high * LINE));
-            v = from < l.low ? _mm256_slli_epi16(v, (int)(l.low - from))
-                             : _mm256_srli_epi16(v, (int)(from - l.low));
-            line[i] = _mm256_or_si256(line[i], _mm256_and_si256(v, high));
-        }
-        if (l.table)
-            line[i] = _mm256_shuffle_epi8(
-                _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)l.table)), line[i]);
-    }
-}
-
-/* The sums of a part: isum[i] = sum(code * q), or of code - 128 where that is the zero. */
-KERN_INLINE void part_sums(__m256i *isum, const __m256i line[4], const struct packed_layout l,
-                           const struct tile_in *in, size_t b, const uint32_t part,
-                           const uint32_t n)
-{
-    const __m256i top = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
-    /* Lines that add up in s16. */
-    const uint32_t lines_s16 = l.zero == 128 ? 1 : l.low + l.high == 6 ? 2 : 4;
-
-    KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++) {
-        const int8_t *q = in->q + i * in->n_cols + b * KERN_BLOCK + part * PACKED_PART;
-        __m256i sum = _mm256_setzero_si256(), pairs = sum;
-
-        KERN_UNROLL
-        for (uint32_t j = 0; j < 4; j++) {
-            __m256i w = line[j], x = broadcast4(q + 4 * j);
-
-            if (l.zero == 128) {
-                w = _mm256_xor_si256(w, top);
-                x = _mm256_sign_epi8(x, w);
-                w = _mm256_abs_epi8(w);
+                pairs[side][i] = j % run ? _mm256_add_epi16(pairs[side][i], dot) : dot;
+                /* One after the other: as a tree, which compilers like, the sums of a tile do not
+                 * fit in the registers. */
+                __asm__("" : "+x"(pairs[side][i]));
+                if (j % run + 1 < run)
+                    continue;
+                dot = _mm256_madd_epi16(pairs[side][i], ones);
+                isum[side][i] = j < run ? dot : _mm256_add_epi32(isum[side][i], dot);
             }
-            pairs = j % lines_s16 == 0 ? _mm256_maddubs_epi16(w, x)
-                                       : _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w, x));
-            if ((j + 1) % lines_s16 == 0)
-                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
         }
-        isum[i] = sum;
     }
 }
 
-/* Takes zero * sum(q) off isum: off what part `part` has, or the whole block (part 2). */
-KERN_INLINE __m256i take_zero(__m256i isum, const struct tile_in *in, size_t at,
-                              const struct packed_layout l, const uint32_t part)
-{
-    const int32_t low = part == 1 ? 0 : l.zero, high = part == 0 ? 0 : l.zero;
-    int32_t both;
-
-    if (l.zero == 0 || l.zero == 128)
-        return isum;
-    memcpy(&both, in->isum + at, sizeof both);
-    return _mm256_sub_epi32(
-        isum, _mm256_madd_epi16(_mm256_set1_epi32(both), _mm256_set1_epi32(low | high << 16)));
-}
-
-/* Scales of 8 rows: of a head, and of a block's two parts. */
-struct head {
-    __m256 d, minus_m;
-};
-
-struct scales {
-    __m256 d[2], m[2];
-};
-
-/* 8 signed bytes as floats; unsigned ones below 128 are the same. */
-KERN_INLINE __m256 bytes256(__m128i bytes)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-}
-
-/* 2^(e - 128) of 8 bytes e. */
-KERN_INLINE __m256 e8m0_256(__m128i bytes)
-{
-    __m256i e = _mm256_cvtepu8_epi32(bytes);
-    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
-    __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
-
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, is_small));
-}
-
-/* Scales of side `side` from src, where a block's begin. */
-KERN_INLINE void read_scales(struct scales *ret, const enum packed_scales kind,
-                             const struct head *head, const uint8_t *src, const uint32_t side)
-{
-    const __m128i nibble = _mm_set1_epi8(15);
-    const uint8_t *bytes = src + side * 8, *halves = src + side * 16;
-
-    if (kind == SCALES_F16 || kind == SCALES_F16_MIN)
-        ret->d[0] = halves256(halves);
-    if (kind == SCALES_F16_MIN)
-        ret->m[0] = halves256(halves + 2 * KERN_ROWS);
-    if (kind == SCALES_E8M0)
-        ret->d[0] = e8m0_256(_mm_loadl_epi64((const void *)bytes));
-    if (kind == SCALES_INT || kind == SCALES_INT_MIN)
-        ret->d[0] = _mm256_mul_ps(head->d, bytes256(_mm_loadl_epi64((const void *)bytes)));
-    if (kind == SCALES_INT_MIN)
-        ret->m[0] = _mm256_mul_ps(head->minus_m,
-                                  bytes256(_mm_loadl_epi64((const void *)(bytes + KERN_ROWS))));
-    if (!packed_has_halves(kind))
-        return;
-    KERN_UNROLL
-    for (uint32_t part = 0; part < 2; part++) {
-        __m128i both = _mm_loadl_epi64((const void *)(bytes + part * KERN_ROWS));
-        __m128i low = kind == SCALES_HALF ? both : _mm_and_si128(both, nibble);
-
-        ret->d[part] = _mm256_mul_ps(head->d, bytes256(low));
-        if (kind == SCALES_HALF_MIN)
-            ret->m[part] = _mm256_mul_ps(head->minus_m,
-                                         bytes256(_mm_and_si128(_mm_srli_epi16(both, 4), nibble)));
-    }
-}
-
-/* The contract's float part for 8 rows of a part (or a block: 2) and one activation row. */
-KERN_INLINE __m256 add_part(__m256 acc, __m256i isum, __m256 d, __m256 m, const struct tile_in *in,
-                            size_t at, const struct packed_layout l, const uint32_t part)
-{
-    float sum = in->sum[at];
-
-    isum = take_zero(isum, in, at, l, part);
-    acc =
-        _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(d, _mm256_set1_ps(in->d[at])), acc);
-    if (!packed_has_min(l.scales))
-        return acc;
-    if (part < 2)
-        sum = in->d[at] * (float)(part ? in->isum[at].high : in->isum[at].low);
-    return _mm256_fmadd_ps(m, _mm256_set1_ps(sum), acc);
-}
-
-/* acc[i] += one side of a block . activations i: the contract's order. */
-KERN_INLINE void tile_side(__m256 *acc, const uint8_t *lines, const struct scales *scales,
+/* acc[side][i] += block `slot` of the panel . block b of activations i: the contract's order. */
+KERN_INLINE void add_block(__m256 acc[SIDES][TILE_MAX], const struct panel *panel, uint32_t slot,
                            const struct tile_in *in, size_t b, const struct packed_layout l,
                            const uint32_t n)
 {
-    __m256i isum[TILE_MAX], more[TILE_MAX], line[4];
+    const uint32_t n_parts = packed_has_halves(l.scales) ? 2 : 1;
+    __m256i isum[SIDES][TILE_MAX];
 
-    if (packed_has_halves(l.scales)) {
-        KERN_UNROLL
-        for (uint32_t part = 0; part < 2; part++) {
-            part_codes(line, l, lines, part);
-            part_sums(isum, line, l, in, b, part, n);
-            KERN_UNROLL
-            for (uint32_t i = 0; i < n; i++)
-                acc[i] = add_part(acc[i], isum[i], scales->d[part], scales->m[part], in,
-                                  i * in->n_blocks + b, l, part);
-        }
-        return;
-    }
-    if (l.low == 8) {
-        q8_sums(isum, lines, in, b, n);
-    } else if (!l.high && !l.table) {
-        q4_sums(isum, lines, in, b, n);
-    } else {
-        part_codes(line, l, lines, 0);
-        part_sums(isum, line, l, in, b, 0, n);
-        part_codes(line, l, lines, 1);
-        part_sums(more, line, l, in, b, 1, n);
-        KERN_UNROLL
-        for (uint32_t i = 0; i < n; i++)
-            isum[i] = _mm256_add_epi32(isum[i], more[i]);
-    }
     KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
-        acc[i] =
-            add_part(acc[i], isum[i], scales->d[0], scales->m[0], in, i * in->n_blocks + b, l, 2);
+    for (uint32_t part = 0; part < n_parts; part++) {
+        part_sums(isum, panel, slot, in->q + b * KERN_BLOCK, in->n_cols, l, part, n);
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++) {
+            size_t at = i * in->n_blocks + b;
+            __m256i zero = _mm256_setzero_si256();
+
+            if (l.zero && l.zero != 128)
+                zero = zero_sum(in, at, l.zero, n_parts, part);
+            KERN_UNROLL
+            for (uint32_t side = 0; side < SIDES; side++)
+                acc[side][i] = add_part(acc[side][i], _mm256_sub_epi32(isum[side][i], zero),
+                                        panel->d[part][slot] + side * 8,
+                                        panel->m[part][slot] + side * 8, in, at, l.scales, part);
+        }
+    }
 }
 
-/* Writes the first n_rows of 16 lanes. */
-KERN_INLINE void store_rows(float *y, __m256 low, __m256 high, uint32_t n_rows)
-{
-    _mm256_maskstore_ps(y, first_lanes256(n_rows), low);
-    if (n_rows > 8)
-        _mm256_maskstore_ps(y + 8, first_lanes256(n_rows - 8), high);
-}
-
-/* y[i][0 .. n_rows - 1] = group . activations i, for n rows. */
-KERN_INLINE void tile(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
-                      const struct tile_in *in, const enum dtype type, const uint32_t n)
+/* y[i] = packed group . activations i for n rows, all blocks: each is unpacked and used at once. */
+KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
+                             const struct tile_in *in, const enum dtype type, const uint32_t n)
 {
     const struct packed_layout l = packed_layout(type);
-    const size_t block_bytes = packed_block_bytes(l), head_bytes = packed_head_bytes(l.scales);
-    struct head head[2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()},
-                           {_mm256_setzero_ps(), _mm256_setzero_ps()}};
-    struct scales scales;
-    __m256 acc[2][TILE_MAX];
+    struct head head = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
+    _Alignas(LINE) struct panel panel;
+    __m256 acc[SIDES][TILE_MAX];
 
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++)
         acc[0][i] = acc[1][i] = _mm256_setzero_ps();
-    for (size_t b = 0; b < in->n_blocks; b++, group += block_bytes) {
-        if (head_bytes && b % (l.gguf_k / KERN_BLOCK) == 0) {
-            KERN_UNROLL
-            for (uint32_t side = 0; side < 2; side++) {
-                head[side].d = halves256(group + side * 16);
-                if (packed_has_min(l.scales))
-                    head[side].minus_m = _mm256_xor_ps(halves256(group + 2 * KERN_ROWS + side * 16),
-                                                       _mm256_set1_ps(-0.0f));
-            }
-            group += head_bytes;
-        }
-        KERN_UNROLL
-        for (size_t at = 0; at < block_bytes + head_bytes; at += LINE)
-            _mm_prefetch((const char *)group + PREFETCH_BYTES + at, _MM_HINT_T0);
-        KERN_UNROLL
-        for (uint32_t side = 0; side < 2; side++) {
-            read_scales(&scales, l.scales, &head[side], group + packed_code_bytes(l), side);
-            tile_side(acc[side], group + side * (LINE / 2), &scales, in, b, l, n);
-        }
+    for (size_t b = 0; b < in->n_blocks; b++) {
+        prefetch_block(group, packed_block_bytes(l) + packed_head_bytes(l.scales));
+        group = unpack_block(&panel, 0, &head, type, group, b, code_flip(l));
+        add_block(acc, &panel, 0, in, b, l, n);
     }
     KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
-        store_rows(y + i * y_stride, acc[0][i], acc[1][i], n_rows);
+    for (uint32_t i = 0; i < n; i++) {
+        tile_store(out, i, 0, acc[0][i]);
+        tile_store(out, i, 1, acc[1][i]);
+    }
 }
 
-KERN_INLINE void tile_n(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
-                        const struct tile_in *in, const enum dtype type, uint32_t n)
+/* The same for the n_blocks blocks of a panel, from the activations' first block on; is_first: from
+ * 0, else on from what y holds. */
+KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *panel,
+                            const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
+                            int is_first, const enum dtype type, const uint32_t n)
+{
+    const struct packed_layout l = packed_layout(type);
+    __m256 acc[SIDES][TILE_MAX];
+
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        acc[0][i] = is_first ? _mm256_setzero_ps() : tile_load(out, i, 0);
+        acc[1][i] = is_first ? _mm256_setzero_ps() : tile_load(out, i, 1);
+    }
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        prefetch_ahead(ahead);
+        add_block(acc, panel, b, in, b, l, n);
+    }
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        tile_store(out, i, 0, acc[0][i]);
+        tile_store(out, i, 1, acc[1][i]);
+    }
+}
+
+KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *panel,
+                              const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
+                              int is_first, const enum dtype type, uint32_t n)
 {
     switch (n) {
     case 1:
-        tile(y, y_stride, n_rows, group, in, type, 1);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 1);
         break;
     case 2:
-        tile(y, y_stride, n_rows, group, in, type, 2);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 2);
         break;
     case 3:
-        tile(y, y_stride, n_rows, group, in, type, 3);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 3);
         break;
     default:
-        tile(y, y_stride, n_rows, group, in, type, 4);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, TILE_MAX);
         break;
     }
 }
 
-static void int_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
-                      enum dtype type, const struct quant_rows *x, uint32_t n)
+/* Few activation rows, one tile of all. */
+KERN_INLINE void direct_group(const struct tile_out *out, const uint8_t *group,
+                              const enum dtype type, const struct quant_rows *x, uint32_t n)
 {
-    uint32_t n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
+    struct tile_in in = tile_in_at(x, 0, 0);
 
-    for (uint32_t t = 0; t < n_tiles; t++) {
-        uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
-        struct tile_in in = tile_in_at(x, i0, 0);
-        float *out = y + i0 * y_stride;
+    switch (n) {
+    case 1:
+        direct_tile(out, group, &in, type, 1);
+        break;
+    case 2:
+        direct_tile(out, group, &in, type, 2);
+        break;
+    case 3:
+        direct_tile(out, group, &in, type, 3);
+        break;
+    default:
+        direct_tile(out, group, &in, type, TILE_MAX);
+        break;
+    }
+}
 
+/* Many activation rows, in tiles that are as equal as they can be. */
+KERN_INLINE void panel_group(struct tile_out out, const uint8_t *group, const enum dtype type,
+                             const struct quant_rows *x, uint32_t n)
+{
+    const struct packed_layout l = packed_layout(type);
+    uint32_t n_blocks = x->n_cols / KERN_BLOCK, n_tiles = (n + TILE_MAX - 1) / TILE_MAX;
+    struct head head = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
+    float *y = out.y;
+    _Alignas(LINE) struct panel panel;
+
+    for (uint32_t b = 0; b < n_blocks; b += PANEL_BLOCKS) {
+        uint32_t part = n_blocks - b < PANEL_BLOCKS ? n_blocks - b : PANEL_BLOCKS;
+
+        struct ahead ahead = {0};
+
+        for (uint32_t i = 0; i < part; i++)
+            group = unpack_block(&panel, i, &head, type, group, i, code_flip(l));
+        /* Next come the group's next blocks or, after the last, the next group's first ones. */
+        ahead = (struct ahead){(const char *)group,
+                               (uint32_t)(pack_group_bytes(type, part * KERN_BLOCK) / LINE), 0};
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
+            struct tile_in in = tile_in_at(x, i0, b);
+
+            out.y = y + i0 * out.stride;
+            ahead_steps(&ahead, (n_tiles - t) * part);
+            panel_tile_n(&out, &panel, &in, &ahead, part, b == 0, type, size);
+        }
+    }
+}
+
+static void int_group(const struct tile_out *out, const uint8_t *group, enum dtype type,
+                      const struct quant_rows *x, uint32_t n)
+{
 #define CASE(TYPE)                                                                                 \
     case TYPE:                                                                                     \
-        tile_n(out, y_stride, n_rows, group, &in, TYPE, size);                                     \
+        if (n <= TILE_MAX)                                                                         \
+            direct_group(out, group, TYPE, x, n);                                                  \
+        else                                                                                       \
+            panel_group(*out, group, TYPE, x, n);                                                  \
         break;
-        switch (type) {
-            PACKED_EACH_INT_TYPE(CASE)
-        default:
-            break;
-        }
-#undef CASE
+    switch (type) {
+        PACKED_EACH_INT_TYPE(CASE)
+    default:
+        break;
     }
+#undef CASE
 }
 
 /* Weights (k, 8 half .. 8 half + 7) of a group of a float type. */
@@ -360,8 +253,8 @@ KERN_INLINE __m256 float_weights(const uint8_t *group, const enum dtype type, si
 }
 
 /* One activation row: four chains for each half. */
-KERN_INLINE void float_row(float *y, uint32_t n_rows, const uint8_t *group, const enum dtype type,
-                           const float *x, uint32_t n_cols)
+KERN_INLINE void float_row(const struct tile_out *out, uint32_t i, const uint8_t *group,
+                           const enum dtype type, const float *x, uint32_t n_cols)
 {
     __m256 chain[2][4];
 
@@ -378,24 +271,22 @@ KERN_INLINE void float_row(float *y, uint32_t n_rows, const uint8_t *group, cons
         }
     }
     KERN_UNROLL
-    for (uint32_t half = 0; half < 2; half++)
-        chain[half][0] = _mm256_add_ps(_mm256_add_ps(chain[half][0], chain[half][2]),
-                                       _mm256_add_ps(chain[half][1], chain[half][3]));
-    store_rows(y, chain[0][0], chain[1][0], n_rows);
+    for (uint32_t side = 0; side < SIDES; side++)
+        tile_store(out, i, side,
+                   _mm256_add_ps(_mm256_add_ps(chain[side][0], chain[side][2]),
+                                 _mm256_add_ps(chain[side][1], chain[side][3])));
 }
 
-static void float_group(float *y, size_t y_stride, uint32_t n_rows, const uint8_t *group,
-                        enum dtype type, const float *x, uint32_t n_cols, uint32_t n)
+static void float_group(const struct tile_out *out, const uint8_t *group, enum dtype type,
+                        const float *x, size_t n_cols, uint32_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        float *out = y + i * y_stride;
-
+    for (uint32_t i = 0; i < n; i++, x += n_cols) {
         if (type == DTYPE_F32)
-            float_row(out, n_rows, group, DTYPE_F32, x + i * n_cols, n_cols);
+            float_row(out, i, group, DTYPE_F32, x, (uint32_t)n_cols);
         else if (type == DTYPE_F16)
-            float_row(out, n_rows, group, DTYPE_F16, x + i * n_cols, n_cols);
+            float_row(out, i, group, DTYPE_F16, x, (uint32_t)n_cols);
         else
-            float_row(out, n_rows, group, DTYPE_BF16, x + i * n_cols, n_cols);
+            float_row(out, i, group, DTYPE_BF16, x, (uint32_t)n_cols);
     }
 }
 
@@ -407,12 +298,11 @@ void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint3
     for (uint32_t g = group0; g < group1; g++) {
         const uint8_t *group = w->data + g * group_bytes;
         uint32_t left = w->n_rows - g * KERN_ROWS;
-        uint32_t n_rows = left < KERN_ROWS ? left : KERN_ROWS;
-        float *out = y + g * KERN_ROWS;
+        struct tile_out out = {y + g * KERN_ROWS, y_stride, left < KERN_ROWS ? left : KERN_ROWS};
 
         if (!dtype_is_float(w->type))
-            int_group(out, y_stride, n_rows, group, w->type, q, n);
+            int_group(&out, group, w->type, q, n);
         else
-            float_group(out, y_stride, n_rows, group, w->type, x, w->n_cols, n);
+            float_group(&out, group, w->type, x, w->n_cols, n);
     }
 }

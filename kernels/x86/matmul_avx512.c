@@ -169,13 +169,6 @@ KERN_INLINE const uint8_t *unpack_block(struct block *block, struct head *head,
     return src + packed_block_bytes(l);
 }
 
-KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes)
-{
-    KERN_UNROLL
-    for (size_t i = 0; i < (bytes + LINE - 1) / LINE; i++)
-        _mm_prefetch((const char *)block + PREFETCH_BYTES + i * LINE, _MM_HINT_T0);
-}
-
 KERN_INLINE __m512i broadcast4(const int8_t *q)
 {
     return _mm512_set1_epi32(load4(q));
