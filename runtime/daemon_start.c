@@ -82,26 +82,26 @@ static int echo_start(struct daemon *d, struct diag *diag)
     return err;
 }
 
+/* What `ringctl tune` has measured for this machine, model and setting. */
+static void profile_start(struct daemon *d, const char *folder)
+{
+    struct profile_key key;
+    struct diag note = {""};
+
+    profile_key_fill(&key, d->kernels->name, team_size(d->team), d->model->hash);
+    d->tuned = profile_load(&d->profile, folder, &key, &note) == 0;
+    if (note.text[0])
+        log_line(LOG_WARN, "%s", note.text);
+}
+
 static int file_start(struct daemon *d, struct diag *diag)
 {
-    uint32_t allowed = team_cpus_allowed();
     const char *cache = d->config.cache;
     char path[512];
-    int err;
+    int err = team_open(&d->team, d->config.threads, diag);
 
-    /* More of them wait for each other instead of computing. */
-    if (d->config.threads > allowed) {
-        diag_set(diag,
-                 "threads: %u are asked for, this process may use %u CPUs (its affinity and its "
-                 "control group's quota)",
-                 d->config.threads, allowed);
-        return -EINVAL;
-    }
-    err = team_new(&d->team, d->config.threads);
-    if (err < 0) {
-        diag_set(diag, "cannot start %u engine threads: %s", d->config.threads, strerror(-err));
+    if (err < 0)
         return err;
-    }
     if (!cache) {
         if (cache_path_default(path, sizeof path) == 0)
             cache = path;
@@ -109,9 +109,13 @@ static int file_start(struct daemon *d, struct diag *diag)
         cache = NULL;
     }
     err = model_open(&d->model, d->config.model, d->config.ctx, cache, d->team, diag);
-    if (err == 0 && d->model->cache_note.text[0])
+    if (err < 0)
+        return err;
+    if (d->model->cache_note.text[0])
         log_line(LOG_WARN, "%s", d->model->cache_note.text);
-    return err;
+    if (cache)
+        profile_start(d, cache);
+    return 0;
 }
 
 static int kernels_start(struct daemon *d, struct diag *diag)
@@ -430,9 +434,9 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
         log_line(LOG_WARN, "%s", io_note(d->io));
     log_line(LOG_INFO,
              "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s "
-             "weights=%s start_ms=%llu",
+             "weights=%s profile=%s start_ms=%llu",
              d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
-             d->config.kv_positions, io_mode(d->io), weights_from(d),
+             d->config.kv_positions, io_mode(d->io), weights_from(d), d->tuned ? "tuned" : "none",
              (unsigned long long)((clock_ns() - begin) / 1000000));
     err = keeper_start(&d->keeper, d->model);
     if (err < 0)

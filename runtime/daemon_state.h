@@ -20,6 +20,7 @@
 #include "runtime/sample/sampler.h"
 #include "runtime/sched/sched.h"
 #include "runtime/textwork.h"
+#include "runtime/tune/profile.h"
 #include "shm/stats.h"
 
 struct daemon {
@@ -28,6 +29,8 @@ struct daemon {
     struct team *team;
     const struct cpu_kernels *kernels;
     struct model *model;
+    struct profile profile; /* what steps cost here, if tuned */
+    int tuned;
     int is_echo; /* no model: the echo backend */
     struct echo_opt echo;
     struct backend *backend;

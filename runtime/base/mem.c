@@ -95,11 +95,16 @@ void mem_unmap(void *ptr, size_t bytes)
         munmap(ptr, mapped_bytes(bytes ? bytes : 1));
 }
 
+int mem_touch(void *ptr, size_t bytes)
+{
+    return madvise(ptr, mapped_bytes(bytes ? bytes : 1), MADV_POPULATE_WRITE) < 0 ? -errno : 0;
+}
+
 int mem_populate(void *ptr, size_t bytes)
 {
-    size_t want = mapped_bytes(bytes ? bytes : 1);
+    int err = mem_touch(ptr, bytes);
 
-    if (madvise(ptr, want, MADV_POPULATE_WRITE) < 0)
-        return -errno;
-    return mlock(ptr, want) < 0 ? -errno : 0;
+    if (err < 0)
+        return err;
+    return mlock(ptr, mapped_bytes(bytes ? bytes : 1)) < 0 ? -errno : 0;
 }

@@ -30,6 +30,9 @@ void *mem_map_file(int fd, size_t bytes);
  * kernel can (tmpfs; others as it was built). Copies all of it once: not for a hurry. */
 void mem_gather(const void *ptr, size_t bytes);
 
+/* Touches all of it, so that its pages are there: 0 or -errno. */
+int mem_touch(void *ptr, size_t bytes);
+
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
 

@@ -237,6 +237,25 @@ int team_new(struct team **ret_team, unsigned n_threads)
     return 0;
 }
 
+int team_open(struct team **ret_team, uint32_t n_threads, struct diag *diag)
+{
+    unsigned allowed = team_cpus_allowed();
+    int err;
+
+    /* More of them wait for each other instead of computing. */
+    if (n_threads > allowed) {
+        diag_set(diag,
+                 "threads: %u are asked for, this process may use %u CPUs (its affinity and its "
+                 "control group's quota)",
+                 n_threads, allowed);
+        return -EINVAL;
+    }
+    err = team_new(ret_team, n_threads);
+    if (err < 0)
+        diag_set(diag, "cannot start %u engine threads: %s", n_threads, strerror(-err));
+    return err;
+}
+
 void team_free(struct team *team)
 {
     if (!team)

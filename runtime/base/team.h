@@ -10,6 +10,7 @@
 #define RUNTIME_BASE_TEAM_H
 
 #include <stdint.h>
+#include "runtime/base/diag.h"
 
 #define TEAM_MAX       256
 #define TEAM_CPU_WORDS 6 /* bitmap of CPUs 0 .. 383 */
@@ -24,6 +25,8 @@ typedef void (*team_hook)(void *arg);
  * caller is not pinned; workers are pinned to the allowed CPUs after the first when there are
  * enough. */
 int team_new(struct team **ret_team, unsigned n_threads);
+/* The same for a setting: -EINVAL with both numbers above team_cpus_allowed(). */
+int team_open(struct team **ret_team, uint32_t n_threads, struct diag *diag);
 void team_free(struct team *team);
 
 unsigned team_size(const struct team *team);

@@ -118,7 +118,7 @@ static void note_types(struct cpu_state *cpu)
     }
 }
 
-static int take_memory(struct cpu_state *cpu, int kv_prefault, struct diag *diag)
+static int take_memory(struct cpu_state *cpu, const struct cpu_backend_opt *opt, struct diag *diag)
 {
     const struct hparams *hp = &cpu->model->hp;
     struct carve c = {NULL, 0};
@@ -150,7 +150,13 @@ static int take_memory(struct cpu_state *cpu, int kv_prefault, struct diag *diag
                  cpu->n_pages);
         return -ENOMEM;
     }
-    if (!kv_prefault)
+    if (opt->kv_touch) {
+        err = mem_touch(cpu->kv, cpu->kv_bytes);
+        if (err < 0)
+            diag_set(diag, "no memory for %zu bytes of KV: %s", cpu->kv_bytes, strerror(-err));
+        return err;
+    }
+    if (!opt->kv_prefault)
         return 0;
     err = mem_populate(cpu->kv, cpu->kv_bytes);
     if (err < 0)
@@ -195,7 +201,7 @@ int cpu_backend_new(struct backend **ret_backend, const struct model *model,
         .argmax = cpu_argmax,
     };
     note_types(cpu);
-    err = take_memory(cpu, opt->kv_prefault, diag);
+    err = take_memory(cpu, opt, diag);
     if (err < 0) {
         cpu_backend_free(&cpu->backend);
         return err;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,16 @@ static void hex_write(char *ret, const uint8_t *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
+}
+
+void profile_key_fill(struct profile_key *ret_key, const char *variant, uint32_t threads,
+                      const uint8_t model[32])
+{
+    memset(ret_key, 0, sizeof *ret_key);
+    cpus_name(ret_key->cpu, sizeof ret_key->cpu);
+    snprintf(ret_key->variant, sizeof ret_key->variant, "%s", variant);
+    ret_key->threads = threads;
+    memcpy(ret_key->model, model, sizeof ret_key->model);
 }
 
 void profile_name(char ret[PROFILE_NAME_BYTES], const struct profile_key *key)

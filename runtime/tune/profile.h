@@ -60,6 +60,10 @@ void step_grid_extend(struct step_grid *grid);
 /* Whether a cell was measured. */
 int step_grid_measured(const struct step_grid *grid, uint32_t row, uint32_t context);
 
+/* Of this machine. */
+void profile_key_fill(struct profile_key *ret_key, const char *variant, uint32_t threads,
+                      const uint8_t model[32]);
+
 /* "tune-DIGEST.json" */
 void profile_name(char ret[PROFILE_NAME_BYTES], const struct profile_key *key);
 

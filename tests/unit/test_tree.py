@@ -38,6 +38,7 @@ ARROWS = {
     "clients/examples": ["clients/tokenring.h"],
     "tools": ["tools/", "clients/tokenring.h", "clients/lib/", "shm/"],
     "tools/quantize": ["tools/", "runtime/model/", "runtime/text/", "kernels/", "shm/", "clients/"],
+    "tools/ringctl_tune": ["tools/", "runtime/base/", "runtime/tune/", "runtime/cache_path.h", "kernels/cpu_kernels.h"],
     "tools/inspect": ["tools/", "runtime/model/", "runtime/text/", "kernels/", "shm/", "clients/"],
     "tests": None,
     "bench": None,
