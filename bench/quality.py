@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+quality.py - how far engines are from float32 arithmetic on the same file: `tools/bench quality`
+
+For each type of weights the oracle (tests/tools/gguf_reference.py: the file's weights dequantised, all else
+in float32 by numpy) computes every row of logits of 8192 tokens in windows of 512, and so does each engine.
+Of each engine: perplexity, its ratio to the oracle's, the mean KL divergence of the oracle's distribution
+from the engine's over all rows, and the share of rows with the same largest logit.
+
+The exit status is 1 when a gate does not hold:
+  ppl    perplexity at most 1.005 of the oracle's (F16, BF16, Q8_0 and 4-bit types)
+  kl     mean KL at most 1.1 of llama.cpp's, with or without flash attention, whichever is nearer to float32
+
+The text is tests/data/perplexity.txt and quality.txt. Files of other types than the default model's are made
+by llama-quantize beside the peers (bench/peers/install). All engines keep K and V in f16.
+"""
+import argparse
+import contextlib
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import race
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+USUAL = "q4_1,q4_0,q8_0,f16"
+ALL = USUAL + ",bf16,q4_k_m,iq4_nl,iq4_xs,mxfp4,q5_0,q5_1,q5_k_m,q6_k,q3_k_m,q2_k"
+PPL_GATED = {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k_m", "iq4_nl", "iq4_xs", "mxfp4"}
+# llama-quantize gives MXFP4 to experts only, unless it is told which tensors.
+NAMES = {"mxfp4": "MXFP4_MOE"}
+TENSORS = {"mxfp4": ["--tensor-type", "attn=mxfp4", "--tensor-type", "ffn=mxfp4"]}
+PPL_MOST = 1.005
+KL_MOST = 1.1
+ROWS = 64   # of doubles at a time
+
+
+def oracle_modules():
+    """What the oracle imports, in the versions of tests/tools/requirements.txt, in a folder of its own."""
+    folder = race.FOLDER / "oracle"
+    if not (folder / "VERSION").is_file():
+        pinned = re.findall(r"^(?:numpy|gguf|tokenizers|Jinja2)==\S+", (ROOT / "tests/tools/requirements.txt").read_text(),
+                            re.M)
+        print("quality: installing %s for the oracle" % " ".join(pinned), file=sys.stderr)
+        race.run(sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder, *pinned)
+        (folder / "VERSION").write_text(" ".join(pinned) + "\n")
+    sys.path[:0] = [str(folder), str(ROOT / "tests/tools")]
+
+
+def token_ids(reference, n_tokens):
+    import numpy
+    import token_oracle
+    get = lambda key: reference.fields["tokenizer.ggml." + key]
+    tokenizer = token_oracle.build(get("tokens"), get("merges"), get("pre"))
+    text = "".join((ROOT / "tests/data" / name).read_text(encoding="utf-8") for name in ("perplexity.txt", "quality.txt"))
+    ids = token_oracle.encode(tokenizer, text)
+    if len(ids) < n_tokens:
+        raise SystemExit("quality: the text has %d tokens, not %d" % (len(ids), n_tokens))
+    return numpy.array(ids[:n_tokens], numpy.uint32)
+
+
+def file_of(model, kind):
+    """The model with weights of this type, made from the default one once."""
+    if kind == "q4_1":
+        return pathlib.Path(model)
+    path = race.FOLDER / pathlib.Path(model).name.replace("Q4_1", kind.upper())
+    if not path.is_file():
+        quantize = race.FOLDER / "llamacpp/build/bin/llama-quantize"
+        if not quantize.is_file():
+            raise SystemExit("quality: the %s file is made by llama-quantize: bench/peers/install llamacpp" % kind)
+        part = path.with_suffix(".part")
+        race.run(quantize, "--allow-requantize", *TENSORS.get(kind, []), model, part, NAMES.get(kind, kind.upper()))
+        part.rename(path)
+    return path
+
+
+def llama_logits():
+    """Our program around llama.cpp's library, compiled when it is new."""
+    folder = race.FOLDER / "llamacpp"
+    source, program = ROOT / "bench/peers/llama_logits.c", folder / "llama_logits"
+    if not program.is_file() or program.stat().st_mtime < source.stat().st_mtime:
+        tree, lib = folder / "source/vendor/llama.cpp", folder / "build/bin"
+        race.run(os.environ.get("CC", "cc"), "-O2", "-o", program, source, "-I", tree / "include", "-I", tree / "ggml/include",
+                 "-L", lib, "-lllama", "-lggml-base", "-Wl,-rpath," + str(lib))
+    return program
+
+
+class Engine:
+    """A program that reads ids and writes their rows of logits, and how far these are from the oracle's."""
+
+    def __init__(self, name, *command):
+        self.name = name
+        self.command = [str(c) for c in command]
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.nll = self.kl = self.same = 0.0
+
+    def fail(self):
+        raise SystemExit("quality: %s failed (%s)" % (self.name, " ".join(self.command)))
+
+    def rows(self, ids, n_vocab):
+        """Of one window. Its ids come only now, so that nobody else computes at the same time."""
+        import numpy
+        rows = numpy.empty((len(ids), n_vocab), numpy.float32)
+        try:
+            self.process.stdin.write(ids.tobytes())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.fail()
+        if self.process.stdout.readinto(rows) != rows.nbytes:
+            self.fail()
+        return rows
+
+    def end(self):
+        more, _ = self.process.communicate()
+        if self.process.returncode != 0 or more:
+            self.fail()
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def nll_of(logp, following):
+    """Of the ids that follow these rows, one less than the rows at the end of a window."""
+    return -float(sum(logp[i, following[i]] for i in range(len(following))))
+
+
+def measure(reference, engines, ids, window):
+    """Runs all; returns the oracle's negative log-likelihood, and how many ids and rows it is of."""
+    from gguf_reference import log_softmax
+    import numpy
+    total, scored = 0.0, 0
+    for at in range(0, len(ids), window):
+        part = ids[at:at + window]
+        reference.reset()
+        truth = reference.forward(part, all_rows=True)
+        theirs = [(engine, engine.rows(part, truth.shape[1])) for engine in engines]
+        for row in range(0, len(part), ROWS):
+            logp = log_softmax(truth[row:row + ROWS])
+            p, best = numpy.exp(logp), logp.argmax(axis=1)
+            following = part[row + 1:row + ROWS + 1]
+            total += nll_of(logp, following)
+            scored += len(following)
+            for engine, rows in theirs:
+                logq = log_softmax(rows[row:row + ROWS])
+                engine.kl += float((p * (logp - logq)).sum())
+                engine.same += int((logq.argmax(axis=1) == best).sum())
+                engine.nll += nll_of(logq, following)
+        print("quality: %d of %d tokens" % (at + len(part), len(ids)), file=sys.stderr, flush=True)
+    return total, scored
+
+
+def measure_file(kind, path, engines, ids, window):
+    """Each engine's perplexity, its ratio, KL and share of equal choices, printed; {engine: (ratio, KL)}"""
+    import gguf_reference
+    reference = gguf_reference.Reference(path)
+    with contextlib.ExitStack() as stack:
+        for engine in engines:
+            engine.start()
+            stack.callback(engine.stop)
+        total, scored = measure(reference, engines, ids, window)
+        for engine in engines:
+            engine.end()
+    print("%-10s %-16s %10.4f" % (kind, "float32", math.exp(total / scored)))
+    found = {}
+    for e in engines:
+        ratio, kl = math.exp((e.nll - total) / scored), e.kl / len(ids)
+        print("%-10s %-16s %10.4f %10.5f %12.3e %9.2f %%" %
+              (kind, e.name, math.exp(e.nll / scored), ratio, kl, 100 * e.same / len(ids)), flush=True)
+        found[e.name] = (ratio, kl)
+    return found
+
+
+def gates(kind, found):
+    """The figures of a file; what does not hold."""
+    ratio, kl = found["tokenring"]
+    failed = []
+    print("figure quality.ppl_ratio_%s %.5f ratio" % (kind, ratio))
+    print("figure quality.kl_%s %.3e nat" % (kind, kl))
+    if kind in PPL_GATED and not ratio <= PPL_MOST:
+        failed.append("ppl %s: %.5f, at most %.3f" % (kind, ratio, PPL_MOST))
+    theirs = [values[1] for name, values in found.items() if name.startswith("llamacpp")]
+    if theirs:
+        print("figure quality.kl_vs_llamacpp_%s %.3f ratio" % (kind, kl / min(theirs)))
+        if not kl <= KL_MOST * min(theirs):
+            failed.append("kl %s: %.3f of llama.cpp's, at most %.1f" % (kind, kl / min(theirs), KL_MOST))
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--files", default=USUAL, help="types of weights, with commas; all: every one we know")
+    parser.add_argument("--peers", default="llamacpp", help="llamacpp or none: then there is no gate of KL")
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=race.THREADS)
+    parser.add_argument("--cpu", default="auto", help="our kernels: auto, ref, avx2, avx512")
+    parser.add_argument("--program", default=ROOT / "build/bench/bench/bench_logits", help="our bench_logits")
+    args = parser.parse_args()
+    oracle_modules()
+    import gguf_reference
+    model = os.environ.get("TOKENRING_TEST_MODEL") or race.run(ROOT / "tools/fetch-model").strip()
+    if args.tokens % args.window:
+        raise SystemExit("quality: tokens are whole windows")
+    ids = token_ids(gguf_reference.Reference(model), args.tokens)
+    print("%d tokens in windows of %d; KL of float32 from the engine, nats, mean of all rows" % (len(ids), args.window))
+    print("%-10s %-16s %10s %10s %12s %11s" % ("weights", "engine", "perplexity", "of float32", "KL", "same choice"), flush=True)
+    failed = []
+    for kind in (ALL if args.files == "all" else args.files).split(","):
+        path = file_of(model, kind)
+        engines = [Engine("tokenring", args.program, path, args.window, args.threads, args.cpu)]
+        if args.peers != "none":
+            engines += [Engine("llamacpp" + name, llama_logits(), path, args.window, args.threads, flash)
+                        for name, flash in (("", 0), (" flash", 1))]
+        failed += gates(kind, measure_file(kind, path, engines, ids, args.window))
+    for gate in failed:
+        print("quality: does not hold: " + gate, file=sys.stderr)
+    if failed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
