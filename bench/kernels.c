@@ -46,6 +46,7 @@ struct bench {
     uint8_t *weights;
     uint16_t *pages; /* K and V pages of one sequence in all layers */
     struct quant_rows x576, x1536;
+    float *x;   /* [N_MAX][COLS_MAX], for the float types */
     float *y;   /* [N_MAX][HEAD_ROWS] */
     uint32_t n; /* activation rows */
 };
@@ -107,6 +108,9 @@ static void bench_init(struct bench *b)
     memset(b->pages, 0x2c, b->pages_bytes);
     quant_rows_init(&b->x576, 576);
     quant_rows_init(&b->x1536, COLS_MAX);
+    b->x = allocated(malloc((size_t)N_MAX * COLS_MAX * sizeof *b->x));
+    for (size_t i = 0; i < (size_t)N_MAX * COLS_MAX; i++)
+        b->x[i] = (float)(i % 201) * 0.01f - 1;
     b->y = allocated(mem_map((size_t)N_MAX * HEAD_ROWS * sizeof *b->y));
 }
 
@@ -120,6 +124,7 @@ static void bench_fini(struct bench *b)
         free(both[i]->sum);
         free(both[i]->isum);
     }
+    free(b->x);
     mem_unmap(b->weights, b->weight_bytes);
     mem_unmap(b->pages, b->pages_bytes);
     mem_unmap(b->y, (size_t)N_MAX * HEAD_ROWS * sizeof *b->y);
@@ -135,7 +140,7 @@ static void matmul_pass(void *arg, unsigned thread, unsigned n_threads)
 
         b->kernels->matmul(b->y, w->n_rows, w, thread * n_groups / n_threads,
                            (thread + 1) * n_groups / n_threads,
-                           w->n_cols == 576 ? &b->x576 : &b->x1536, NULL, b->n);
+                           w->n_cols == 576 ? &b->x576 : &b->x1536, b->x, b->n);
     }
 }
 
@@ -170,8 +175,8 @@ static void find_pages(const struct bench *b, uint32_t split, const uint16_t **k
     }
 }
 
-/* The same for one matrix of each integer type: 9.4 million weights, of which no thread's share stays
- * in its own cache. */
+/* The same for one matrix of each type: 9.4 million weights, of which no thread's share stays in its
+ * own cache. */
 static void bench_types(struct bench *b, const struct limits *l)
 {
     static const struct {
@@ -182,7 +187,7 @@ static void bench_types(struct bench *b, const struct limits *l)
         {"Q5_1", DTYPE_Q5_1},   {"Q8_0", DTYPE_Q8_0},     {"Q2_K", DTYPE_Q2_K},
         {"Q3_K", DTYPE_Q3_K},   {"Q4_K", DTYPE_Q4_K},     {"Q5_K", DTYPE_Q5_K},
         {"Q6_K", DTYPE_Q6_K},   {"IQ4_NL", DTYPE_IQ4_NL}, {"IQ4_XS", DTYPE_IQ4_XS},
-        {"MXFP4", DTYPE_MXFP4},
+        {"MXFP4", DTYPE_MXFP4}, {"F16", DTYPE_F16},       {"BF16", DTYPE_BF16},
     };
     const struct packed_matrix kept = b->matrices[0];
 

@@ -12,7 +12,10 @@
  */
 #include "kernels/x86/panel256.h"
 
-#define TILE_MAX 4 /* activation rows of a tile: their sums of both sides fill half the registers */
+/* Activation rows of a tile, integer and float: their sums of both sides leave room in the registers
+ * for what they are made of. */
+#define TILE_MAX       4
+#define FLOAT_TILE_MAX 6
 
 /* Lines of a block whose products add up in s16. */
 KERN_INLINE uint32_t lines_s16(const struct packed_layout l)
@@ -277,16 +280,76 @@ KERN_INLINE void float_row(const struct tile_out *out, uint32_t i, const uint8_t
                                  _mm256_add_ps(chain[side][1], chain[side][3])));
 }
 
-static void float_group(const struct tile_out *out, const uint8_t *group, enum dtype type,
-                        const float *x, size_t n_cols, uint32_t n)
+/* Several activation rows: one chain after the other, so that a tile's sums fit in the registers and
+ * each weight is widened once for all rows. The group is read four times, which caches bear. */
+KERN_INLINE void float_tile(const struct tile_out *out, uint32_t i0, const uint8_t *group,
+                            const enum dtype type, const float *x, size_t n_cols, const uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++, x += n_cols) {
-        if (type == DTYPE_F32)
-            float_row(out, i, group, DTYPE_F32, x, (uint32_t)n_cols);
-        else if (type == DTYPE_F16)
-            float_row(out, i, group, DTYPE_F16, x, (uint32_t)n_cols);
-        else
-            float_row(out, i, group, DTYPE_BF16, x, (uint32_t)n_cols);
+    const size_t size = type == DTYPE_F32 ? 4 : 2; /* of a weight; the next group is asked for */
+    __m256 chain[4][SIDES][FLOAT_TILE_MAX];
+
+    for (uint32_t c = 0; c < 4; c++) {
+        __m256 acc[SIDES][FLOAT_TILE_MAX];
+
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++)
+            acc[0][i] = acc[1][i] = _mm256_setzero_ps();
+        for (size_t k = c; k < n_cols; k += 4) {
+            __m256 w0 = float_weights(group, type, k, 0), w1 = float_weights(group, type, k, 1);
+
+            _mm_prefetch((const char *)group + (n_cols + k) * KERN_ROWS * size, _MM_HINT_T1);
+            KERN_UNROLL
+            for (uint32_t i = 0; i < n; i++) {
+                __m256 xk = _mm256_set1_ps(x[i * n_cols + k]);
+
+                acc[0][i] = _mm256_fmadd_ps(w0, xk, acc[0][i]);
+                acc[1][i] = _mm256_fmadd_ps(w1, xk, acc[1][i]);
+            }
+        }
+        KERN_UNROLL
+        for (uint32_t i = 0; i < n; i++) {
+            chain[c][0][i] = acc[0][i];
+            chain[c][1][i] = acc[1][i];
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        KERN_UNROLL
+        for (uint32_t side = 0; side < SIDES; side++)
+            tile_store(out, i0 + i, side,
+                       _mm256_add_ps(_mm256_add_ps(chain[0][side][i], chain[2][side][i]),
+                                     _mm256_add_ps(chain[1][side][i], chain[3][side][i])));
+    }
+}
+
+KERN_INLINE void float_group(const struct tile_out *out, const uint8_t *group,
+                             const enum dtype type, const float *x, size_t n_cols, uint32_t n)
+{
+    uint32_t n_tiles = (n + FLOAT_TILE_MAX - 1) / FLOAT_TILE_MAX;
+
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        uint32_t i0 = tile_bound(n, n_tiles, t);
+        const float *rows = x + i0 * n_cols;
+
+        switch (tile_bound(n, n_tiles, t + 1) - i0) {
+        case 1:
+            float_row(out, i0, group, type, rows, (uint32_t)n_cols);
+            break;
+        case 2:
+            float_tile(out, i0, group, type, rows, n_cols, 2);
+            break;
+        case 3:
+            float_tile(out, i0, group, type, rows, n_cols, 3);
+            break;
+        case 4:
+            float_tile(out, i0, group, type, rows, n_cols, 4);
+            break;
+        case 5:
+            float_tile(out, i0, group, type, rows, n_cols, 5);
+            break;
+        default:
+            float_tile(out, i0, group, type, rows, n_cols, FLOAT_TILE_MAX);
+            break;
+        }
     }
 }
 
@@ -302,7 +365,11 @@ void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint3
 
         if (!dtype_is_float(w->type))
             int_group(&out, group, w->type, q, n);
+        else if (w->type == DTYPE_F32)
+            float_group(&out, group, DTYPE_F32, x, w->n_cols, n);
+        else if (w->type == DTYPE_F16)
+            float_group(&out, group, DTYPE_F16, x, w->n_cols, n);
         else
-            float_group(&out, group, w->type, x, w->n_cols, n);
+            float_group(&out, group, DTYPE_BF16, x, w->n_cols, n);
     }
 }
