@@ -23,7 +23,7 @@ struct config {
     char *doorbell;    /* auto, futex, socket */
     char *allow;       /* who may attach (runtime/access.h); NULL: whoever may open the socket */
     char *trusted;     /* who may set `tenant` in its requests; NULL: nobody */
-    uint32_t threads;  /* engine threads, the leader included; 0: all allowed CPUs */
+    uint32_t threads;  /* engine threads, the leader included; 0: one a core of those allowed */
     uint32_t ctx;      /* positions of one request; 0: what the model says, at most kv_positions */
     uint32_t running_max;      /* requests in the batch */
     uint32_t queued_max;       /* requests that wait for it */

@@ -21,8 +21,8 @@ enum { KEY_MODEL = 0x100, KEY_THREADS, KEY_CPU, KEY_CACHE, KEY_OUT, KEY_QUICK, K
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "FILE", 0,
      "GGUF file whose steps are measured; without it the machine's limits alone", 0},
-    {"threads", KEY_THREADS, "N", 0, "Engine threads (default: all CPUs allowed, as tokenringd)",
-     0},
+    {"threads", KEY_THREADS, "N", 0,
+     "Engine threads (default: one a core of those allowed, as tokenringd)", 0},
     {"cpu", KEY_CPU, "VARIANT", 0, "Kernels: auto, ref, avx2 or avx512", 0},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Where profiles and packed weights are kept, as tokenringd's --cache (default: "

@@ -25,6 +25,30 @@ unsigned mem_nodes(void)
     return nodes > 1 ? (unsigned)nodes : 1;
 }
 
+static uint64_t wanted_nodes; /* set at start, before other threads map anything; 0: all */
+
+void mem_set_nodes(uint64_t nodes)
+{
+    wanted_nodes = nodes;
+}
+
+/* Without those that this process may not allocate on; all when none is left. */
+static void interleave(void *ptr, size_t bytes)
+{
+    struct bitmask *nodes = numa_allocate_nodemask();
+    unsigned n = 0;
+
+    for (unsigned i = 0; nodes && i < 64; i++) {
+        if (!(wanted_nodes >> i & 1) || !numa_bitmask_isbitset(numa_all_nodes_ptr, i))
+            continue;
+        numa_bitmask_setbit(nodes, i);
+        n++;
+    }
+    numa_interleave_memory(ptr, bytes, n ? nodes : numa_all_nodes_ptr);
+    if (nodes)
+        numa_bitmask_free(nodes);
+}
+
 /* mapped_bytes(bytes) of address space, aligned to 2 MiB when there are so many. */
 static uint8_t *map_aligned(size_t bytes, int protection)
 {
@@ -56,7 +80,7 @@ static void *map(size_t bytes, int advice)
         return p;
     madvise(p, want, advice);
     if (mem_nodes() > 1)
-        numa_interleave_memory(p, want, numa_all_nodes_ptr);
+        interleave(p, want);
     return p;
 }
 

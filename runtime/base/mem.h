@@ -2,7 +2,7 @@
 /*
  * mem.h - large, long-lived memory: anonymous, 2 MiB aligned, MADV_HUGEPAGE, touched lazily.
  *
- * On a machine with several memory nodes, large maps are interleaved over all of them, because
+ * On a machine with several memory nodes, large maps are interleaved over those of the team, because
  * every worker reads all weights and any page. Everything the daemon needs is taken at start or at
  * model load; the step and ring paths take none.
  */
@@ -10,6 +10,7 @@
 #define RUNTIME_BASE_MEM_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define MEM_PAGE 4096u /* the smallest page of x86-64 */
 
@@ -35,6 +36,9 @@ int mem_touch(void *ptr, size_t bytes);
 
 /* Touches and locks all of it: 0 or -errno (-ENOMEM, -EPERM: RLIMIT_MEMLOCK). */
 int mem_populate(void *ptr, size_t bytes);
+
+/* Where large maps are from now on; a bitmap, 0: on all nodes. What was mapped stays. */
+void mem_set_nodes(uint64_t nodes);
 
 /* Memory nodes that this process may allocate on, at least 1: for the line that says so at
  * start. */

@@ -16,6 +16,8 @@
 #include <immintrin.h>
 #endif
 #include "runtime/base/clock.h"
+#include "runtime/base/cpus.h"
+#include "runtime/base/mem.h"
 
 #define CACHE_LINE 64
 
@@ -33,6 +35,7 @@ struct team {
     uint64_t spin_ns;              /* 0 when there are more members than CPUs */
     pthread_t *threads;            /* [n - 1] */
     uint64_t cpus[TEAM_CPU_WORDS]; /* that workers are pinned to */
+    uint64_t nodes;                /* memory nodes of all members' CPUs; 0: not known */
     team_hook hook;
     void *hook_arg;
     /* Of the region; written by the leader before epoch, read by workers after it. */
@@ -157,16 +160,7 @@ void team_run(struct team *team, team_fn fn, void *arg)
         team->hook(team->hook_arg);
 }
 
-/* Number k (0, 1, ..) of the CPUs in set. */
-static size_t cpu_at(const cpu_set_t *set, unsigned k)
-{
-    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, set) && k-- == 0)
-            return cpu;
-    return 0;
-}
-
-static int start_worker(struct team *team, unsigned member, const cpu_set_t *allowed)
+static int start_worker(struct team *team, unsigned member, const struct cpus_order *order)
 {
     struct worker *worker = malloc(sizeof *worker);
     pthread_t *thread = &team->threads[member - 1];
@@ -185,7 +179,7 @@ static int start_worker(struct team *team, unsigned member, const cpu_set_t *all
     snprintf(name, sizeof name, "team-%u", member);
     pthread_setname_np(*thread, name);
     if (team->spin_ns) {
-        size_t cpu = cpu_at(allowed, member);
+        size_t cpu = order->cpus[member];
         cpu_set_t one;
 
         CPU_ZERO(&one);
@@ -197,10 +191,43 @@ static int start_worker(struct team *team, unsigned member, const cpu_set_t *all
     return 0;
 }
 
+/* The leader moves freely, but not away from the memory of its team, where there is other. */
+static void hold_leader(const struct team *team, const struct cpus_order *order)
+{
+    cpu_set_t near;
+
+    if (cpus_order_nodes(order, order->n) == team->nodes)
+        return;
+    CPU_ZERO(&near);
+    for (unsigned i = 0; i < order->n; i++)
+        if (team->nodes >> order->nodes[i] & 1)
+            CPU_SET(order->cpus[i], &near);
+    (void)sched_setaffinity(0, sizeof near, &near); /* a refusal costs speed only */
+}
+
+/* What the calling thread may use, none when the system does not say. */
+static void order_take(struct cpus_order *ret_order)
+{
+    cpu_set_t allowed;
+
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        CPU_ZERO(&allowed);
+    cpus_order(ret_order, &allowed, "/sys/devices/system/cpu");
+}
+
+/* One for each core, so far as the quota goes. */
+static unsigned default_size(const struct cpus_order *order)
+{
+    unsigned allowed = cpus_allowed();
+
+    return order->n_cores && order->n_cores < allowed ? order->n_cores : allowed;
+}
+
 int team_new(struct team **ret_team, unsigned n_threads)
 {
+    struct cpus_order order;
     struct team *team;
-    cpu_set_t allowed;
     sigset_t all, old;
     int err = 0;
 
@@ -210,7 +237,8 @@ int team_new(struct team **ret_team, unsigned n_threads)
     if (!team)
         return -ENOMEM;
     memset(team, 0, sizeof *team);
-    team->n = n_threads ? n_threads : team_cpus_allowed();
+    order_take(&order);
+    team->n = n_threads ? n_threads : default_size(&order);
     if (team->n > TEAM_MAX)
         team->n = TEAM_MAX;
     team->threads = calloc(team->n, sizeof *team->threads);
@@ -218,28 +246,30 @@ int team_new(struct team **ret_team, unsigned n_threads)
         team_free(team);
         return -ENOMEM;
     }
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
-        team->n <= (unsigned)CPU_COUNT(&allowed) && team->n <= team_cpus_allowed())
+    if (team->n <= order.n && team->n <= cpus_allowed()) {
         team->spin_ns = SPIN_NS;
+        team->nodes = cpus_order_nodes(&order, team->n);
+    }
 
     /* Signals are for the threads that wait for them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (unsigned m = 1; m < team->n && err == 0; m++)
-        err = start_worker(team, m, &allowed);
+        err = start_worker(team, m, &order);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err < 0) {
         team_free(team);
         return err;
     }
+    if (team->nodes)
+        hold_leader(team, &order);
     *ret_team = team;
     return 0;
 }
 
 int team_open(struct team **ret_team, uint32_t n_threads, struct diag *diag)
 {
-    unsigned allowed = team_cpus_allowed();
+    unsigned allowed = cpus_allowed();
     int err;
 
     /* More of them wait for each other instead of computing. */
@@ -253,6 +283,8 @@ int team_open(struct team **ret_team, uint32_t n_threads, struct diag *diag)
     err = team_new(ret_team, n_threads);
     if (err < 0)
         diag_set(diag, "cannot start %u engine threads: %s", n_threads, strerror(-err));
+    else
+        mem_set_nodes((*ret_team)->nodes);
     return err;
 }
 
@@ -292,106 +324,4 @@ void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t
 
     *ret_begin = (uint32_t)(begin < total ? begin : total);
     *ret_end = (uint32_t)(end < total ? end : total);
-}
-
-/* ---- CPUs ----------------------------------------------------------------------------------- */
-
-/* The first line of a file of a control group; 0 when there is none. */
-static int group_line(const char *folder, const char *name, char ret_text[64])
-{
-    char path[4200];
-    FILE *file;
-    int found;
-
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    file = fopen(path, "re");
-    if (!file)
-        return 0;
-    found = fgets(ret_text, 64, file) != NULL;
-    fclose(file);
-    return found;
-}
-
-/* CPUs that one group's own quota grants, rounded up; UINT32_MAX without a limit. Version 2 has
- * cpu.max, "QUOTA PERIOD" or "max PERIOD" in us; version 1 a file for each, quota -1 without a limit
- * (Linux, Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst). */
-static unsigned group_cpus(const char *folder)
-{
-    long long quota = -1, period = 0;
-    char text[64];
-
-    if (group_line(folder, "cpu.max", text))
-        (void)sscanf(text, "%lld %lld", &quota, &period);
-    else if (group_line(folder, "cpu.cfs_quota_us", text) && sscanf(text, "%lld", &quota) == 1 &&
-             group_line(folder, "cpu.cfs_period_us", text))
-        (void)sscanf(text, "%lld", &period);
-    if (quota < 0 || period <= 0)
-        return UINT32_MAX;
-    quota = quota / period + (quota % period != 0);
-    return quota < 1 ? 1 : quota > UINT32_MAX ? UINT32_MAX : (unsigned)quota;
-}
-
-/* Where a line of /proc/self/cgroup, "NUMBER:CONTROLLERS:/PATH", has its files below root, if it is
- * about CPU time: version 2 (number 0, no controllers), or version 1 with cpu among them. */
-static int group_folder(char *ret_folder, size_t size, char *line, const char *root)
-{
-    char *controllers = strchr(line, ':'), *path;
-    char list[128];
-
-    path = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!path || path[1] != '/')
-        return 0;
-    *path++ = '\0';
-    controllers++;
-    if (controllers[0] == '\0') {
-        snprintf(ret_folder, size, "%s%s", root, path);
-        return 1;
-    }
-    snprintf(list, sizeof list, ",%s,", controllers);
-    if (!strstr(list, ",cpu,"))
-        return 0;
-    snprintf(ret_folder, size, "%s/%s%s", root, controllers, path);
-    return 1;
-}
-
-unsigned team_cgroup_cpus(const char *self, const char *root)
-{
-    char line[4096], folder[4160];
-    unsigned least = UINT32_MAX;
-    size_t root_n = strlen(root);
-    FILE *file = fopen(self, "re");
-
-    if (!file)
-        return UINT32_MAX;
-    while (fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (!group_folder(folder, sizeof folder, line, root))
-            continue;
-        /* A limit holds for everything below it, so each folder up to the root has a say. */
-        for (;;) {
-            unsigned cpus = group_cpus(folder);
-            char *slash = strrchr(folder, '/');
-
-            if (cpus < least)
-                least = cpus;
-            if (!slash || (size_t)(slash - folder) < root_n)
-                break;
-            *slash = '\0';
-        }
-    }
-    fclose(file);
-    return least;
-}
-
-unsigned team_cpus_allowed(void)
-{
-    unsigned quota = team_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup");
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned n = online > 0 ? (unsigned)online : 1;
-    cpu_set_t set;
-
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        n = (unsigned)CPU_COUNT(&set);
-    return n < quota ? n : quota;
 }

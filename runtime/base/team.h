@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * team.h - the worker team: one pinned thread per core, led by the thread that calls.
+ * team.h - the worker team: one pinned thread per physical core, led by the thread that calls.
  *
  * A region runs one function on every member; members meet at a barrier at its end. Workers spin
  * for a while between regions, then yield, then sleep on a futex, so an idle team costs nothing.
@@ -21,11 +21,13 @@ struct team;
 typedef void (*team_fn)(void *arg, unsigned member, unsigned n);
 typedef void (*team_hook)(void *arg);
 
-/* n_threads 0: as many as the process may use (affinity and cgroup). -EINVAL above TEAM_MAX. The
- * caller is not pinned; workers are pinned to the allowed CPUs after the first when there are
- * enough. */
+/* n_threads 0: one for each physical core of the CPUs that the process may use (affinity), at most its
+ * control group's quota. -EINVAL above TEAM_MAX. Workers are pinned to the allowed CPUs after the
+ * first in the order of cpus_order(), when there are enough. The caller is not pinned, but held to
+ * the memory nodes of the team where there are others. */
 int team_new(struct team **ret_team, unsigned n_threads);
-/* The same for a setting: -EINVAL with both numbers above team_cpus_allowed(). */
+/* The same for a setting: -EINVAL with both numbers above cpus_allowed(). Large memory that is mapped
+ * from now on is on the team's nodes. */
 int team_open(struct team **ret_team, uint32_t n_threads, struct diag *diag);
 void team_free(struct team *team);
 
@@ -44,13 +46,5 @@ void team_run(struct team *team, team_fn fn, void *arg);
  * `grain`. */
 void team_share(uint32_t total, uint32_t grain, unsigned m, unsigned n, uint32_t *ret_begin,
                 uint32_t *ret_end);
-
-/* CPUs this process may use: min(affinity, quota of its control group), at least 1. */
-unsigned team_cpus_allowed(void);
-
-/* CPUs that the control groups mounted at `root` (version 2, or version 1 with a folder for each set
- * of controllers) grant the groups that the file `self` names (as /proc/self/cgroup does), quotas
- * rounded up; UINT32_MAX without a limit. Apart, so that tests can lie to it. */
-unsigned team_cgroup_cpus(const char *self, const char *root);
 
 #endif

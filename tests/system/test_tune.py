@@ -158,7 +158,7 @@ def what_cannot_be_measured_kept_or_shown_is_exit_1_and_says_what_to_do():
         for args, parts in (
                 (("--quick", "--model", nowhere), (nowhere,)),
                 (("--quick", "--model", broken), (broken,)),
-                (("--threads", str(allowed + 1)), (str(allowed + 1), str(allowed))),
+                (("--threads", str(allowed + 1)), (str(allowed + 1) + " are asked for", "may use ")),
                 ((*tiny, "--cache", in_the_way + "/below"), (in_the_way, "Not a directory")),
                 ((*tiny, "--out", scratch.path), (scratch.path, "Is a directory")),
                 (("--show=" + nowhere,), (nowhere, "no such file")),

@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "runtime/base/cpus.h"
 #include "runtime/base/team.h"
 
 #define MEMBERS_MAX 8u
@@ -168,106 +167,11 @@ START_TEST(a_process_held_to_one_cpu_gets_one_thread)
         }
     }
     ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
-    ck_assert_uint_eq(team_cpus_allowed(), 1);
+    ck_assert_uint_eq(cpus_allowed(), 1);
     ck_assert_int_eq(team_new(&team, 0), 0);
     ck_assert_uint_eq(team_size(team), 1);
     team_free(team);
     ck_assert_int_eq(sched_setaffinity(0, sizeof set, &set), 0);
-}
-END_TEST
-
-static void write_file(const char *folder, const char *name, const char *text)
-{
-    char path[256];
-    FILE *file;
-
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    file = fopen(path, "we");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static void make_folder(char ret_path[64], const char *root, const char *name)
-{
-    snprintf(ret_path, 64, "%s/%s", root, name);
-    ck_assert_int_eq(mkdir(ret_path, 0700), 0);
-}
-
-static void remove_folder(const char *root)
-{
-    char command[64];
-
-    snprintf(command, sizeof command, "rm -r %s", root);
-    ck_assert_int_eq(system(command), 0);
-}
-
-/* Format of cpu.max and of /proc/self/cgroup: the kernel's Documentation/admin-
- * guide/cgroup-v2.rst */
-START_TEST(the_tightest_quota_on_the_way_to_the_root_counts)
-{
-    static const struct {
-        const char *outer, *inner;
-        unsigned cpus;
-    } cases[] = {
-        {"max 100000\n", "max 100000\n", UINT32_MAX},
-        {"max 100000\n", "200000 100000\n", 2},
-        {"100000 100000\n", "400000 100000\n", 1},
-        {"max 100000\n", "150000 100000\n", 2}, /* one and a half: two threads have work */
-        {"max 100000\n", "5000 100000\n", 1},
-        {"nonsense\n", "", UINT32_MAX},
-        {"200000 0\n", "200000\n", UINT32_MAX},
-    };
-    char root[] = "/tmp/tkr-cgroup-XXXXXX", folder[64], outer[64], self[64];
-
-    ck_assert_ptr_nonnull(mkdtemp(root));
-    make_folder(outer, root, "a");
-    make_folder(folder, root, "a/b");
-    write_file(root, "self", "4:memory:/other\n0::/a/b\n");
-    snprintf(self, sizeof self, "%s/self", root);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        write_file(outer, "cpu.max", cases[i].outer);
-        write_file(folder, "cpu.max", cases[i].inner);
-        ck_assert_uint_eq(team_cgroup_cpus(self, root), cases[i].cpus);
-    }
-    ck_assert_uint_eq(team_cgroup_cpus("/nowhere", root), UINT32_MAX);
-    remove_folder(root);
-}
-END_TEST
-
-/* Files of version 1: the kernel's Documentation/scheduler/sched-bwc.rst; lines of
- * /proc/self/cgroup: cgroups(7). */
-START_TEST(quotas_of_the_first_version_of_control_groups_count_too)
-{
-    static const struct {
-        const char *outer, *inner, *self;
-        unsigned cpus;
-    } cases[] = {
-        {"-1\n", "-1\n", "3:cpu,cpuacct:/a\n0::/\n", UINT32_MAX},
-        {"-1\n", "200000\n", "3:cpu,cpuacct:/a\n0::/\n", 4},
-        {"-1\n", "120000\n", "3:cpu,cpuacct:/a\n", 3}, /* 2.4 */
-        {"50000\n", "200000\n", "3:cpu,cpuacct:/a\n", 1},
-        {"-1\n", "nonsense\n", "3:cpu,cpuacct:/a\n", UINT32_MAX},
-        /* In a container the path is the host's, and the group itself is the root that is seen. */
-        {"100000\n", "-1\n", "3:cpu,cpuacct:/docker/0123\n", 2},
-        /* Not about CPU time, or not a line of that file. */
-        {"50000\n", "50000\n", "3:cpuset:/a\n4:cpuacct:/a\ncpu,cpuacct\n:\n", UINT32_MAX},
-    };
-    char root[] = "/tmp/tkr-cgroup-XXXXXX", outer[64], folder[64], self[64];
-
-    ck_assert_ptr_nonnull(mkdtemp(root));
-    make_folder(outer, root, "cpu,cpuacct");
-    make_folder(folder, root, "cpu,cpuacct/a");
-    write_file(outer, "cpu.cfs_period_us", "50000\n");
-    write_file(folder, "cpu.cfs_period_us", "50000\n");
-    snprintf(self, sizeof self, "%s/self", root);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        write_file(outer, "cpu.cfs_quota_us", cases[i].outer);
-        write_file(folder, "cpu.cfs_quota_us", cases[i].inner);
-        write_file(root, "self", cases[i].self);
-        ck_assert_uint_eq(team_cgroup_cpus(self, root), cases[i].cpus);
-    }
-    remove_folder(root);
 }
 END_TEST
 
@@ -285,8 +189,6 @@ int main(void)
     tcase_add_test(tc, more_members_than_the_limit_are_refused);
     tcase_add_test(tc, shares_are_whole_grains_and_cover_everything_once);
     tcase_add_test(tc, a_process_held_to_one_cpu_gets_one_thread);
-    tcase_add_test(tc, the_tightest_quota_on_the_way_to_the_root_counts);
-    tcase_add_test(tc, quotas_of_the_first_version_of_control_groups_count_too);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");
     srunner_run_all(sr, CK_SILENT);
