@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kernels/kern_test.h"
 
+#include "tests/kernels/emulated/tables.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,23 +78,36 @@ void check_same_floats(const float *actual, const float *expected, size_t n, con
     }
 }
 
+/* The variant of that name, or NULL with what this machine lacks for it. */
+static const struct cpu_kernels *kernels_of(const char *name, const char **ret_missing)
+{
+    enum cpu_variant variant;
+
+    if (strcmp(name, "avx512-emulated") == 0) {
+        *ret_missing = "SIMDe, with which this program was not built";
+        return cpu_kernels_get(CPU_AVX2, ret_missing) ? emulated_avx512() : NULL;
+    }
+    if (cpu_variant_parse(name, &variant) < 0) {
+        fprintf(stderr, "no such variant: %s\n", name);
+        exit(2);
+    }
+    return cpu_kernels_get(variant, ret_missing);
+}
+
 int kern_test_main(int argc, char **argv, Suite *suite)
 {
     const char *name = argc > 1 ? argv[1] : "auto", *missing = NULL;
-    enum cpu_variant variant;
     SRunner *runner;
     int n_failed;
 
-    if (cpu_variant_parse(name, &variant) < 0) {
-        fprintf(stderr, "%s: no such variant: %s\n", argv[0], name);
-        return 2;
-    }
     ref = cpu_kernels_get(CPU_REF, NULL);
-    kern = cpu_kernels_get(variant, &missing);
+    kern = kernels_of(name, &missing);
     if (!kern) {
         printf("1..0 # SKIP %s: this machine lacks %s\n", name, missing);
         return 0;
     }
+    printf("# %s\n", kern->name);
+    fflush(stdout); /* Check forks */
     runner = srunner_create(suite);
     srunner_set_tap(runner, "-");
     srunner_run_all(runner, CK_SILENT);
