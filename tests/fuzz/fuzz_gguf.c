@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "kernels/cpu_kernels.h"
 #include "runtime/model/load.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -40,6 +41,32 @@ static void read_key(const struct gguf *g, struct gguf_str key)
             sink += u;
 }
 
+#define COLS_MAX 1024u
+
+static int differs(float a, float b)
+{
+    return a != b && (a == a || b == b);
+}
+
+/* A row of any type gives the same weights packed, whatever bits its codes and scales have. */
+static void read_row(const struct gguf_tensor *t)
+{
+    static _Alignas(64) uint8_t group[KERN_ROWS * COLS_MAX * sizeof(float)];
+    static float source[COLS_MAX], packed[COLS_MAX];
+    enum dtype type = (enum dtype)t->type;
+    uint32_t n = (uint32_t)t->dims[0];
+    struct packed_matrix matrix = {type, 1, n, group};
+
+    if (t->dims[0] > COLS_MAX || n % 32 != 0 || pack_group_bytes(type, n) == 0)
+        return;
+    pack_group(group, type, t->data, 1, n, 0);
+    dequantize_row(source, type, t->data, n);
+    packed_row(packed, &matrix, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if (differs(source[i], packed[i]))
+            abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static int fd = -1;
@@ -65,6 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
 
         sink += t->data[0] + t->data[t->bytes - 1];
+        read_row(t);
     }
     if (hparams_read(&hp, &linear, g, &diag) < 0 && !diag.text[0])
         abort();

@@ -718,13 +718,18 @@ def make_broken(name, start=[]):
     return result if isinstance(result, bytes) else file.bytes()
 
 
-def make_bytes(all_types=False, **options):
-    """The bytes of a valid model; the options are those of make_file(). With all_types also a row of 256
-    of each type, which is no part of a model: something to damage."""
-    file = make_file(**options)
-    for name in DTYPES if all_types else ():
+def add_all_types(file):
+    """A row of 256 of each type, which is no part of a model: something to damage."""
+    for name in DTYPES:
         data = bytes(DTYPES[name][2]) if name in NOT_RUN else quantise(name, [i / 256 for i in range(-128, 128)])
         file.tensors.append(Tensor("row." + name, name, [256], data))
+
+
+def make_bytes(all_types=False, **options):
+    """The bytes of a valid model; the options are those of make_file(). With all_types also a row of each."""
+    file = make_file(**options)
+    if all_types:
+        add_all_types(file)
     return file.bytes()
 
 

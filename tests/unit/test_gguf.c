@@ -197,6 +197,90 @@ START_TEST(a_file_cut_anywhere_is_refused_with_bytes_needed_and_bytes_there)
 }
 END_TEST
 
+/* What the list of tensors has of one: after its name n_dims, here 1, then these. */
+struct listed {
+    uint64_t width;
+    uint32_t type;
+    uint64_t offset;
+} __attribute__((packed));
+
+static struct listed *listed_find(unsigned char *bytes, size_t n, struct gguf_str name)
+{
+    uint64_t length = name.n;
+    unsigned char entry[80], *at;
+
+    ck_assert_uint_le(sizeof length + name.n, sizeof entry);
+    memcpy(entry, &length, sizeof length);
+    memcpy(entry + sizeof length, name.s, name.n);
+    at = memmem(bytes, n, entry, sizeof length + name.n);
+    ck_assert_ptr_nonnull(at);
+    return (struct listed *)(void *)(at + sizeof length + name.n + sizeof(uint32_t));
+}
+
+static void assert_named(const struct memory_file *file, const unsigned char *bytes, size_t n,
+                         struct gguf_str name, const char *fault)
+{
+    struct diag diag = {""};
+    struct gguf *g = NULL;
+    char quoted[80];
+
+    snprintf(quoted, sizeof quoted, "'%.*s'", (int)name.n, name.s);
+    memory_file_set(file, bytes, n);
+    ck_assert_msg(gguf_open(&g, file->path, &diag) == -EINVAL, "%s %s", quoted, fault);
+    ck_assert_msg(strstr(diag.text, quoted) && strstr(diag.text, fault), "%s: %s", quoted,
+                  diag.text);
+}
+
+/* Rows 47, 49 and 52 of the case list for each type of weights. Blocks: the list of make_gguf.py. */
+START_TEST(a_tensor_of_each_type_has_whole_blocks_all_of_its_bytes_and_none_of_the_next)
+{
+    size_t n;
+    unsigned char *bytes = tiny_read(tiny_model(SMALL, "m.add_all_types(f)"), &n);
+    const struct gguf_tensor *next;
+    struct memory_file file, damaged;
+    unsigned n_types = 0;
+    uint64_t size;
+    struct gguf *g;
+
+    memory_file_open(&file);
+    memory_file_open(&damaged);
+    memory_file_set(&file, bytes, n);
+    ck_assert_int_eq(gguf_open(&g, file.path, NULL), 0);
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        size_t end = (size_t)(t->data - gguf_bytes(g, &size)) + t->bytes;
+        struct listed *entry, whole;
+        uint32_t block, block_bytes;
+
+        if (strncmp(t->name.s, "row.", 4) != 0)
+            continue;
+        n_types++;
+        assert_named(&damaged, bytes, end - 1, t->name, "the file has");
+
+        entry = listed_find(bytes, n, t->name);
+        whole = *entry;
+        ck_assert_int_eq(gguf_type_size(t->type, &block, &block_bytes), 0);
+        entry->width = 256 - block / 2;
+        if (block > 1)
+            assert_named(&damaged, bytes, n, t->name, "not a multiple of");
+        *entry = whole;
+
+        next = gguf_tensor_at(g, i + 1);
+        if (!next)
+            continue;
+        entry = listed_find(bytes, n, next->name);
+        entry->offset = whole.offset + (t->bytes - 1) / 32 * 32;
+        assert_named(&damaged, bytes, n, t->name, "overlaps");
+        entry->offset = whole.offset + (t->bytes + 31) / 32 * 32; /* where it was */
+    }
+    ck_assert_uint_eq(n_types, 17);
+    gguf_close(g);
+    close(damaged.fd);
+    close(file.fd);
+    free(bytes);
+}
+END_TEST
+
 START_TEST(a_file_with_random_damage_is_refused_or_safe_to_read)
 {
     size_t n;
@@ -323,6 +407,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_file_gives_its_keys_and_tensors);
     tcase_add_test(tc, a_value_of_another_type_is_refused_and_an_absent_one_is_absent);
     tcase_add_test(tc, a_file_cut_anywhere_is_refused_with_bytes_needed_and_bytes_there);
+    tcase_add_test(tc,
+                   a_tensor_of_each_type_has_whole_blocks_all_of_its_bytes_and_none_of_the_next);
     tcase_add_loop_test(tc, a_file_with_random_damage_is_refused_or_safe_to_read, 1, 9);
     tcase_add_test(tc, a_lying_tiny_file_is_refused_with_less_than_a_megabyte_allocated);
     tcase_add_test(tc, what_is_not_a_regular_file_is_refused);
