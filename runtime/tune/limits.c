@@ -134,19 +134,17 @@ __attribute__((target("avx512f,avx512vnni"))) static void int8_vnni(void *arg, u
 
 __attribute__((target("avx2"))) static void int8_avx2(void *arg, unsigned thread, unsigned n)
 {
-    __m256i acc[CHAINS], w = _mm256_set1_epi8((char)(thread + 1)), ones = _mm256_set1_epi16(1);
-    __m256i x = _mm256_set1_epi8((char)n), sum = x;
+    __m256i acc[CHAINS], w = _mm256_set1_epi8((char)(thread + 1)), x = _mm256_set1_epi8((char)n),
+                         sum = x;
 
     (void)arg;
     UNROLLED acc[i] = _mm256_setzero_si256();
     for (uint32_t step = 0; step < COMPUTE_STEPS; step++) {
         UNROLLED
         {
-            __m256i pairs;
-
             OPAQUE(x); /* or all chains would share one product */
-            pairs = _mm256_maddubs_epi16(w, x);
-            acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones));
+            acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(w, x));
+            OPAQUE(acc[i]);
         }
     }
     UNROLLED sum = _mm256_xor_si256(sum, acc[i]);

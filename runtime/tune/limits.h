@@ -15,8 +15,10 @@ struct limits {
     double
         read_gbs; /* reading 256 MiB per thread (less with more than 8), huge pages, prefetch: GB/s
                        * of all threads */
-    double int8_gops; /* VPDPBUSD, or VPMADDUBSW and what it needs where there is no VNNI; 0 without
-                       * either. A multiplication and an addition are two operations. */
+    double
+        int8_gops; /* VPDPBUSD, or VPMADDUBSW and an addition in s16, the least that it needs, where
+                       * there is no VNNI; 0 without either. A multiplication and an addition are two
+                       * operations. */
     char int8_method[16]; /* "vpdpbusd", "vpmaddubsw", "none" */
     double fma_gflops;    /* FP32 fused multiply-add of vectors; 0 without them */
     double barrier_ns;    /* a spinning barrier of all threads; 0 for one thread */
