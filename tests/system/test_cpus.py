@@ -3,6 +3,7 @@
 """What the daemon makes of the CPUs that it may use: how many, and what they can do."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -135,6 +136,23 @@ def a_cpu_without_avx2_gets_the_plain_kernels_with_a_warning_and_the_same_answer
         with without_avx2():
             out = refusal(model, scratch, "--cpu", "avx2")
         assert "cpu avx2: this CPU lacks AVX2" in out, out
+
+
+@test
+def a_cpu_without_avx2_is_measured_with_the_plain_kernels():
+    if not NO_AVX2:
+        raise Skip("the sanitizers want to be loaded first")
+    with Scratch() as scratch, without_avx2():
+        model = scratch.file("tiny.gguf", make_gguf.make_bytes(**TINY))
+        done = subprocess.run([program("ringctl"), "tune", "--quick", "--threads", "1", "--model", model, "--json",
+                               "--cache", scratch.path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=120)
+    if "no_avx2:" in done.stderr:
+        raise Skip(re.search("no_avx2:.*", done.stderr).group())
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(done.stdout)
+    assert (kept["variant"], kept["limits"]["int8_method"], kept["limits"]["int8_gops"]) == ("ref", "none", 0), kept
+    assert kept["limits"]["read_gbs"] > 0, kept
 
 
 # An instruction of AVX or later: by its registers, or by the v of its name (verr, verw, vm..: others).
