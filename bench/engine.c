@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine.c - speed of the forward pass on a real model:
- * bench_engine [MODEL [THREADS [VARIANT [ROUNDS]]]]
+ * bench_engine [MODEL [THREADS [VARIANT [ROUNDS [CELLS]]]]]
  *
  * Without MODEL: TOKENRING_TEST_MODEL. Each round decodes one text, prefills 512 and 2048 tokens and
  * decodes batches, in turn, so that a noisy minute hits all of them; medians of the rounds (5) are
  * printed. Shares are of what this machine reads from memory, multiplies with 8-bit integers and
- * multiplies and adds as floats at most. The lines `cell NAME VALUE` are for race.py.
+ * multiplies and adds as floats at most, measured just before. CELLS are names with commas: what to
+ * measure, without it all. The lines `cell NAME VALUE` are for race.py.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,11 +54,42 @@ struct engine {
 /* Seconds, by round. */
 struct results {
     int n_rounds;
+    const char *cells; /* that are wanted, with commas; NULL: all */
     double decode[ROUNDS_MAX], deep[N_DEPTHS][ROUNDS_MAX], batch[N_BATCHES][ROUNDS_MAX];
     double prefill[N_CHUNKS][ROUNDS_MAX];
     double far[ROUNDS_MAX];  /* FAR tokens, PREFILL a step */
     double last[ROUNDS_MAX]; /* the last PREFILL of them alone */
 };
+
+/* Is the cell wanted, and does the model's context hold its positions? */
+static int wanted(const struct engine *e, const struct results *r, const char *cell,
+                  uint32_t n_positions)
+{
+    size_t n = strlen(cell);
+    const char *at = r->cells;
+
+    while (at && *at && (strncmp(at, cell, n) != 0 || (at[n] && at[n] != ','))) {
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+    return n_positions <= e->model->n_ctx && (!at || *at);
+}
+
+static int wants_batch(const struct engine *e, const struct results *r, size_t i)
+{
+    char cell[32];
+
+    snprintf(cell, sizeof cell, "batch%u", batches[i]);
+    return wanted(e, r, cell, BATCH_HAS + BATCHED);
+}
+
+static int wants_depth(const struct engine *e, const struct results *r, size_t i)
+{
+    char cell[32];
+
+    snprintf(cell, sizeof cell, "decode_%uk", depths[i] / 1000);
+    return wanted(e, r, cell, depths[i] + DEEP);
+}
 
 static double seconds(uint64_t since_ns)
 {
@@ -139,12 +171,23 @@ static double time_prefill(struct engine *e, uint32_t pos, uint32_t n, uint32_t 
     return seconds(start);
 }
 
+/* Numbers for all positions before LONG. What they are does not change the time of decoding there,
+ * so each chunk is computed as the beginning of a text, which spares most of the attention. */
+static void fill_deep(struct engine *e)
+{
+    struct text t;
+
+    for (uint32_t at = 0; at < LONG; at += ROWS_MAX) {
+        t.pos = 0;
+        memcpy(t.pages, e->texts[0].pages + at / KV_PAGE, ROWS_MAX / KV_PAGE * sizeof t.pages[0]);
+        prefill(e, &t, LONG - at < ROWS_MAX ? LONG - at : ROWS_MAX, ROWS_MAX);
+    }
+}
+
 static double time_deep(struct engine *e, uint32_t depth)
 {
     uint64_t start;
 
-    /* What the positions hold does not change the time, so they are not computed: earlier rounds
-     * left numbers there. */
     e->texts[0].pos = depth;
     start = clock_ns();
     decode(e, 1, DEEP);
@@ -213,72 +256,79 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
 static void run_rounds(struct engine *e, struct results *r)
 {
     e->texts[0].pos = 0;
-    if (e->model->n_ctx >= LONG + DEEP)
-        prefill(e, &e->texts[0], LONG, ROWS_MAX); /* also warms up */
+    prefill(e, &e->texts[0], ROWS_MAX, ROWS_MAX); /* warms up */
+    if (wants_depth(e, r, 0) || wants_depth(e, r, N_DEPTHS - 1))
+        fill_deep(e);
     for (int round = 0; round < r->n_rounds; round++) {
-        r->decode[round] = time_batch(e, 1, PROMPT, DECODE);
-        for (size_t i = 0; i < N_CHUNKS; i++)
+        if (wanted(e, r, "decode", PROMPT + DECODE))
+            r->decode[round] = time_batch(e, 1, PROMPT, DECODE);
+        for (size_t i = 0; i < N_CHUNKS && wanted(e, r, "prefill512", PREFILL); i++)
             r->prefill[i][round] = time_prefill(e, 0, PREFILL, chunks[i]);
-        if (e->model->n_ctx >= FAR) {
+        if (wanted(e, r, "prefill2048", FAR)) {
             r->far[round] = time_prefill(e, 0, FAR, PREFILL);
             r->last[round] = time_prefill(e, FAR - PREFILL, PREFILL, PREFILL);
         }
         for (size_t i = 0; i < N_BATCHES; i++)
-            r->batch[i][round] = time_batch(e, batches[i], BATCH_HAS, BATCHED);
-        for (size_t i = 0; i < N_DEPTHS && e->model->n_ctx >= LONG + DEEP; i++)
-            r->deep[i][round] = time_deep(e, depths[i]);
+            if (wants_batch(e, r, i))
+                r->batch[i][round] = time_batch(e, batches[i], BATCH_HAS, BATCHED);
+        for (size_t i = 0; i < N_DEPTHS; i++)
+            if (wants_depth(e, r, i))
+                r->deep[i][round] = time_deep(e, depths[i]);
     }
 }
 
-/* The table; the figures that need several of its lines. */
-static void print_results(const struct engine *e, struct results *r, const struct limits *limits)
+static void print_decode(const struct engine *e, struct results *r, const struct limits *limits)
 {
-    double decode_s, prefill_s = 0, best_prefill = 0, far_s = 0, last_s = 0, s;
-    double batch_tps, eight = 0, single = 0;
     char what[64];
+    double s;
 
-    printf("\nmedian of %d rounds %21s %10s\n", r->n_rounds, "tok/s", "ms");
-    decode_s = print_row("decode after 32", r->decode, r->n_rounds, 1, DECODE);
-    printf("cell decode %.2f\n", 1 / decode_s);
-    for (size_t i = 0; i < N_DEPTHS && r->deep[0][0] > 0; i++) {
+    if (r->decode[0] > 0) {
+        s = print_row("decode after 32", r->decode, r->n_rounds, 1, DECODE);
+        printf("cell decode %.2f\n", 1 / s);
+        printf("cell decode_of_bandwidth %.4f\n",
+               (double)e->model->weight_bytes / s / (limits->read_gbs * 1e9));
+    }
+    for (size_t i = 0; i < N_DEPTHS; i++) {
+        if (!(r->deep[i][0] > 0))
+            continue;
         snprintf(what, sizeof what, "decode after %u", depths[i]);
         s = print_row(what, r->deep[i], r->n_rounds, 1, DEEP);
         printf("cell decode_%uk %.2f\n", depths[i] / 1000, 1 / s);
     }
-    for (size_t i = 0; i < N_CHUNKS; i++) {
-        snprintf(what, sizeof what, "prefill 512 in chunks of %u", chunks[i]);
-        prefill_s = print_row(what, r->prefill[i], r->n_rounds, PREFILL, 1);
-        best_prefill = PREFILL / prefill_s > best_prefill ? PREFILL / prefill_s : best_prefill;
-    }
-    printf("cell prefill512 %.2f\n", best_prefill);
-    if (r->far[0] > 0) {
-        far_s = print_row("prefill 2048 in chunks of 512", r->far, r->n_rounds, FAR, 1);
-        last_s = print_row("its last 512", r->last, r->n_rounds, PREFILL, 1);
-        printf("cell prefill2048 %.2f\n", FAR / far_s);
-    }
     for (size_t i = 0; i < N_BATCHES; i++) {
+        if (!(r->batch[i][0] > 0))
+            continue;
         snprintf(what, sizeof what, "batch of %u", batches[i]);
         s = print_row(what, r->batch[i], r->n_rounds, batches[i], BATCHED);
-        batch_tps = batches[i] / s;
-        printf("cell batch%u %.2f\n", batches[i], batch_tps);
-        single = batches[i] == 1 ? batch_tps : single;
-        eight = batches[i] == 8 ? batch_tps : eight;
+        printf("cell batch%u %.2f\n", batches[i], batches[i] / s);
     }
-    printf("\nfigure engine.decode_of_bandwidth %.3f ratio\n",
-           (double)e->model->weight_bytes / decode_s / (limits->read_gbs * 1e9));
-    printf("figure engine.prefill512_of_vnni %.3f ratio\n",
-           limits->int8_gops > 0
-               ? layer_ops(&e->model->hp) * best_prefill / (limits->int8_gops * 1e9)
-               : 0);
-    if (far_s > 0)
-        printf("figure engine.prefill_attn_of_fma %.3f ratio\n", far_attention_ops(&e->model->hp) /
-                                                                     (last_s - prefill_s) /
-                                                                     (limits->fma_gflops * 1e9));
-    printf("figure engine.batch8_over_single %.2f ratio\n", eight / single);
-    printf("figure engine.decode %.1f tok/s\n", 1 / decode_s);
-    printf("figure engine.prefill512 %.1f tok/s\n", best_prefill);
-    if (far_s > 0)
-        printf("figure engine.prefill2048 %.1f tok/s\n", FAR / far_s);
+}
+
+/* A share of what is not there is not printed: without VNNI the limit is another instruction's. */
+static void print_prefill(const struct engine *e, struct results *r, const struct limits *limits)
+{
+    double s = 0, best = 0, far_s, last_s;
+    char what[64];
+
+    for (size_t i = 0; i < N_CHUNKS && r->prefill[i][0] > 0; i++) {
+        snprintf(what, sizeof what, "prefill 512 in chunks of %u", chunks[i]);
+        s = print_row(what, r->prefill[i], r->n_rounds, PREFILL, 1);
+        best = PREFILL / s > best ? PREFILL / s : best;
+    }
+    if (best > 0)
+        printf("cell prefill512 %.2f\n", best);
+    if (best > 0 && limits->int8_gops > 0)
+        printf("cell prefill512_of_%s %.4f\n",
+               strcmp(limits->int8_method, "vpdpbusd") == 0 ? "vnni" : "maddubs",
+               layer_ops(&e->model->hp) * best / (limits->int8_gops * 1e9));
+    if (!(r->far[0] > 0))
+        return;
+    far_s = print_row("prefill 2048 in chunks of 512", r->far, r->n_rounds, FAR, 1);
+    last_s = print_row("its last 512", r->last, r->n_rounds, PREFILL, 1);
+    printf("cell prefill2048 %.2f\n", FAR / far_s);
+    if (s > 0 && limits->fma_gflops > 0)
+        printf("cell prefill_attn_of_fma %.4f\n",
+               far_attention_ops(&e->model->hp) / (last_s - s) / (limits->fma_gflops * 1e9));
 }
 
 int main(int argc, char **argv)
@@ -290,8 +340,10 @@ int main(int argc, char **argv)
     struct limits limits;
 
     r.n_rounds = argc > 4 ? atoi(argv[4]) : ROUNDS_MAX;
+    r.cells = argc > 5 ? argv[5] : NULL;
     if (!path || r.n_rounds < 1 || r.n_rounds > ROUNDS_MAX) {
-        fprintf(stderr, "usage: bench_engine MODEL [THREADS [VARIANT [ROUNDS]]], ROUNDS 1 .. %d\n",
+        fprintf(stderr,
+                "usage: bench_engine MODEL [THREADS [VARIANT [ROUNDS [CELLS]]]], ROUNDS 1 .. %d\n",
                 ROUNDS_MAX);
         return 2;
     }
@@ -303,8 +355,12 @@ int main(int argc, char **argv)
     }
     printf("%s: reads %.1f GB/s, %s %.0f GOP/s, FMA %.0f GFLOP/s\n", limits.cpu, limits.read_gbs,
            limits.int8_method, limits.int8_gops, limits.fma_gflops);
+    printf("limit read_gbs %.2f\nlimit int8_gops %.1f\nlimit fma_gflops %.1f\n", limits.read_gbs,
+           limits.int8_gops, limits.fma_gflops);
     run_rounds(&e, &r);
-    print_results(&e, &r, &limits);
+    printf("\nmedian of %d rounds %21s %10s\n", r.n_rounds, "tok/s", "ms");
+    print_decode(&e, &r, &limits);
+    print_prefill(&e, &r, &limits);
     cpu_backend_free(e.backend);
     model_free(e.model);
     team_free(e.team);

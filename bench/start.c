@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * start.c - how fast a daemon is there, and what it holds: bench_start [MODEL]
+ * start.c - how fast a daemon is there, what it holds, and what a client waits for:
+ * bench_start [MODEL [ROUNDS]]
  *
  * Starts the real tokenringd (from TOKENRING_BIN) in turn with and without packed weights in a cache file
  * and takes the time from exec to the first token of a prompt of 32 tokens in this process, which is
@@ -17,15 +18,16 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "bench/latency.h"
 #include "bench/median.h"
 #include "clients/tokenring.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/cpus.h"
 #include "runtime/base/mem.h"
 #include "runtime/base/team.h"
 #include "runtime/model/model.h"
-#include "runtime/tune/limits.h"
 
-#define ROUNDS       9
+#define ROUNDS_MAX   9
 #define CTX          "8192"
 #define WAIT_S_MAX   120
 #define TRIAD_FLOATS ((size_t)16 << 20) /* of each array and thread: far beyond any cache */
@@ -41,7 +43,15 @@ static char scratch[64], disk[64], binary[4096];
 
 struct run {
     double ready_ms, first_ms; /* since exec */
-    double rss_mb, own_mb;
+    double rss_mb, own_mb;     /* after the first token */
+};
+
+/* By round. */
+struct results {
+    int n_rounds;
+    double cold[ROUNDS_MAX], warm[ROUNDS_MAX], cold_ready[ROUNDS_MAX], warm_ready[ROUNDS_MAX];
+    double rss[ROUNDS_MAX], own[ROUNDS_MAX];
+    double ttft32[ROUNDS_MAX], overhead[ROUNDS_MAX], overhead_idle[ROUNDS_MAX];
 };
 
 static void fail(const char *what)
@@ -176,8 +186,11 @@ static void wait_written(void)
     exit(1);
 }
 
-static struct run start_once(const char *model, const char *cache, int write)
+/* Writes the cache if asked to; asks for latencies if there is room for them. */
+static struct run start_once(const char *model, const char *cache, int write,
+                             struct latency *ret_latency)
 {
+    char path[96];
     struct run run;
     int notify = notify_open(), status;
     uint64_t begin = clock_ns();
@@ -191,6 +204,9 @@ static struct run start_once(const char *model, const char *cache, int write)
     run.own_mb = proc_mb(pid, "Anonymous:");
     if (write)
         wait_written();
+    snprintf(path, sizeof path, "%s/socket", scratch);
+    if (ret_latency && latency_measure(ret_latency, path) < 0)
+        fail("latencies");
     kill(pid, SIGTERM);
     if (waitpid(pid, &status, 0) != pid || status != 0)
         fail("the daemon did not end well");
@@ -239,12 +255,12 @@ static double triad_gbs(struct team *team)
 }
 
 /* Bytes read and written a second while packing: what is written is as large as what is read. */
-static double pack_gbs(const char *path, struct team *team)
+static double pack_gbs(const char *path, struct team *team, int n_rounds)
 {
-    double gbs[ROUNDS];
+    double gbs[ROUNDS_MAX];
     uint64_t tables; /* are computed, not packed */
 
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < n_rounds; round++) {
         struct diag diag = {""};
         struct model *model;
 
@@ -256,21 +272,84 @@ static double pack_gbs(const char *path, struct team *team)
         gbs[round] = 2.0 * (double)(model->memory_bytes - tables) / (double)model->pack_ns;
         model_free(model);
     }
-    return median(gbs, ROUNDS);
+    return median(gbs, (size_t)n_rounds);
+}
+
+/* Packing as a share of the triad. */
+static double measure_packing(const char *path, int n_rounds)
+{
+    char cpu[CPUS_NAME_BYTES];
+    struct team *team;
+    double triad, packing;
+
+    if (team_new(&team, 0) < 0)
+        fail("a team");
+    cpus_name(cpu, sizeof cpu);
+    triad = triad_gbs(team);
+    packing = pack_gbs(path, team, n_rounds);
+    printf("%s, %u threads: triad %.1f GB/s, packing %.1f GB/s\n\n", cpu, team_size(team), triad,
+           packing);
+    team_free(team);
+    return packing / triad;
+}
+
+static void run_rounds(const char *model, const char *cache, struct results *r)
+{
+    start_once(model, cache, 1, NULL);
+    for (int round = 0; round < r->n_rounds; round++) {
+        struct latency latency;
+        struct run run = start_once(model, "none", 0, NULL);
+
+        r->cold[round] = run.first_ms;
+        r->cold_ready[round] = run.ready_ms;
+        run = start_once(model, cache, 0, &latency);
+        r->warm[round] = run.first_ms;
+        r->warm_ready[round] = run.ready_ms;
+        r->rss[round] = run.rss_mb;
+        r->own[round] = run.own_mb;
+        r->ttft32[round] = latency.ttft32_ms;
+        r->overhead[round] = latency.overhead_us;
+        r->overhead_idle[round] = latency.overhead_idle_us;
+    }
+}
+
+static double middle(const struct results *r, double values[ROUNDS_MAX])
+{
+    return median(values, (size_t)r->n_rounds);
+}
+
+static void print_results(struct results *r)
+{
+    double cold = middle(r, r->cold), warm = middle(r, r->warm), rss = middle(r, r->rss);
+    double ttft32 = middle(r, r->ttft32), overhead = middle(r, r->overhead);
+
+    printf("median of %d rounds %14s %8s %8s\n", r->n_rounds, "", "ready", "token");
+    printf("%-34s %8.1f %8.1f ms\n", "exec, weights packed from GGUF", middle(r, r->cold_ready),
+           cold);
+    printf("%-34s %8.1f %8.1f ms\n", "exec, weights mapped from a cache", middle(r, r->warm_ready),
+           warm);
+    printf("resident %.1f MB, of which %.1f MB are the daemon's own\n", rss, middle(r, r->own));
+    printf("first token of 32 after %.1f ms; a request of one token takes %.0f us more than its "
+           "step, %.0f us when the daemon sleeps\n",
+           ttft32, overhead, middle(r, r->overhead_idle));
+    printf("figure engine.start_ms %.2f ms\n", cold);
+    printf("figure engine.start_cached_ms %.2f ms\n", warm);
+    printf("figure engine.rss_mb %.1f MB\n", rss);
+    printf("figure engine.rss_own_mb %.1f MB\n", middle(r, r->own));
+    printf("figure engine.ttft32_ms %.3f ms\n", ttft32);
+    printf("figure engine.request_overhead_us %.1f us\n", overhead);
 }
 
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : getenv("TOKENRING_TEST_MODEL");
-    double cold[ROUNDS], warm[ROUNDS], cold_ready[ROUNDS], warm_ready[ROUNDS];
-    struct run run = {0};
-    struct limits limits;
-    struct team *team;
+    static struct results r;
     char cache[96], command[160];
-    double triad, packing;
+    double packing;
 
-    if (!path) {
-        fprintf(stderr, "usage: bench_start MODEL\n");
+    r.n_rounds = argc > 2 ? atoi(argv[2]) : ROUNDS_MAX;
+    if (!path || r.n_rounds < 1 || r.n_rounds > ROUNDS_MAX) {
+        fprintf(stderr, "usage: bench_start MODEL [ROUNDS], ROUNDS 1 .. %d\n", ROUNDS_MAX);
         return 2;
     }
     find_binary();
@@ -279,34 +358,10 @@ int main(int argc, char **argv)
     if (!mkdtemp(scratch) || !mkdtemp(disk))
         fail("folders for the daemon");
     snprintf(cache, sizeof cache, "%s/cache", disk);
-    start_once(path, cache, 1);
-    for (int round = 0; round < ROUNDS; round++) {
-        run = start_once(path, "none", 0);
-        cold[round] = run.first_ms;
-        cold_ready[round] = run.ready_ms;
-        run = start_once(path, cache, 0);
-        warm[round] = run.first_ms;
-        warm_ready[round] = run.ready_ms;
-    }
-    if (team_new(&team, 0) < 0 ||
-        limits_measure(&limits, &(struct limits_opt){.n_threads = team_size(team)}) < 0)
-        fail("the machine's limits");
-    triad = triad_gbs(team);
-    packing = pack_gbs(path, team);
-    printf("%s, %u threads: triad %.1f GB/s\n", limits.cpu, team_size(team), triad);
-    printf("%-34s %8s %8s\n", "median of 9 rounds", "ready", "token");
-    printf("%-34s %8.1f %8.1f ms\n", "exec, weights packed from GGUF", median(cold_ready, ROUNDS),
-           median(cold, ROUNDS));
-    printf("%-34s %8.1f %8.1f ms\n", "exec, weights mapped from a cache",
-           median(warm_ready, ROUNDS), median(warm, ROUNDS));
-    printf("packing %.1f GB/s; resident %.1f MB, of which %.1f MB are the daemon's own\n\n",
-           packing, run.rss_mb, run.own_mb);
-    printf("figure engine.start_ms %.1f ms\n", median(cold, ROUNDS));
-    printf("figure engine.start_cached_ms %.1f ms\n", median(warm, ROUNDS));
-    printf("figure engine.rss_mb %.1f MB\n", run.rss_mb);
-    printf("figure engine.rss_own_mb %.1f MB\n", run.own_mb);
-    printf("figure engine.pack_of_triad %.3f ratio\n", packing / triad);
-    team_free(team);
+    run_rounds(path, cache, &r);
+    packing = measure_packing(path, r.n_rounds);
+    print_results(&r);
+    printf("figure engine.pack_of_triad %.3f ratio\n", packing);
     snprintf(command, sizeof command, "rm -r %s %s", scratch, disk);
     return system(command) != 0;
 }
