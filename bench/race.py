@@ -3,14 +3,19 @@
 """
 race.py - our engine and others on the same files, in turns: race.py [--rounds N] [--peers NAMES] [--files NAMES]
 
-In each round every engine runs every cell once, so that a noisy minute hits all of them; medians of the
-rounds are printed, and ratios of them as `figure` lines. Peers that bench/peers/install built are found in
-its folder; one that is not there is named and left out, and with it each figure of the best peer.
+In each round every engine measures every cell once, so that a noisy minute hits all of them; medians of the
+rounds are printed, and ratios of them as `figure` lines. Peers that bench/peers/install put in its folder
+take part; one that is not there is named and left out, and with it each figure of the best peer. A peer
+runs in the configuration that is its best in a cell: where that is not known, the first round tries.
 
-Cells (tokens a second): prefill512 and prefill2048, decode (128 tokens after 32), decode_4k and decode_8k
-(32 tokens at 4096 and 8000 positions), batch8, batch32, batch64 (prompts of 64 tokens, 32 generated for each;
-only the generating counts, all streams together). A peer runs in the configuration that is its best in a
-cell: flash attention on and off are both tried in the first round where it matters.
+Rates, in tokens a second: prefill512 and prefill2048; decode (128 tokens after 32), decode_4k and decode_8k
+(32 tokens at 4096 and 8000 positions); batch8, batch32, batch64 (prompts of 64 tokens, 32 generated for each;
+only the generating counts, all streams together).
+
+Times and sizes: ttft32, a client's wait for the first token after a prompt of 32, of an idle engine, in ms
+(ours: from the daemon through the rings; llama.cpp: from its server over HTTP; ik_llama.cpp and OpenVINO in
+process); start, from exec to that first token from the GGUF; start_cached, the same with what an engine may
+keep from an earlier start (ours: packed weights in a file), at its fastest; rss after it, context 8192.
 """
 import argparse
 import json
@@ -18,128 +23,51 @@ import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
+import time
 
-CELLS = ["prefill512", "prefill2048", "decode", "decode_4k", "decode_8k", "batch8", "batch32", "batch64"]
-PEERS = ["llamacpp", "ik_llamacpp"]
-FOLDER = pathlib.Path(os.environ.get("TOKENRING_PEERS") or
-                      pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") /
-                      "tokenring" / "peers")
-THREADS = os.cpu_count()
+from race_engines import FOLDER, PEERS, THREADS, Failed, Ours, run
+
+RATES = ["prefill512", "prefill2048", "decode", "decode_4k", "decode_8k", "batch8", "batch32", "batch64"]
+COSTS = {"ttft32": "ms", "start": "ms", "start_cached": "ms", "rss": "MB"}
 # Each file has its cells: all on the type that the peers like best, fewer on the type of the default model.
-FILE_CELLS = {"q4_0": CELLS, "q4_1": ["prefill512", "prefill2048", "decode"]}
+FILE_CELLS = {"q4_1": ["prefill512", "prefill2048", "decode"], "q4_0": [*RATES, *COSTS]}
+
+# What is printed of the medians, by the file: ours over llama.cpp's, over the best peer's,
+VS_LLAMACPP = {"q4_1": ["decode", "prefill512", "prefill2048"],
+               "q4_0": ["decode", "decode_4k", "decode_8k", "prefill512", "prefill2048", "batch64"]}
+VS_BEST = {"q4_1": ["prefill512"], "q4_0": ["decode", "batch8", "batch32"]}
+# our share of what the machine can do, measured just before in the same round,
+SHARES = {"q4_1": ["decode_of_bandwidth", "prefill512_of_vnni", "prefill512_of_maddubs"],
+          "q4_0": ["decode_of_bandwidth"]}
+# and costs: ours over the best peer's.
+RATIO_BEST = ["ttft32", "start_cached", "rss"]
 
 
-def run(*args, env=None):
-    done = subprocess.run([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env={**os.environ, **(env or {})})
-    if done.returncode != 0:
-        raise SystemExit("race: %s ended with %d:\n%s" % (args[0], done.returncode, done.stderr[-2000:]))
-    return done.stdout
-
-
-class Ours:
-    """bench_engine prints `cell NAME VALUE` lines."""
-    name = "tokenring"
-
-    def __init__(self, program):
-        self.program = program
-        self.version = run("git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty").strip()
-
-    def measure(self, model, cells, first):
-        out = run(self.program, model, THREADS, "auto", 1)
-        return {m[1]: float(m[2]) for m in re.finditer(r"^cell (\S+) (\S+)", out, re.M) if m[1] in cells}
-
-
-class LlamaBench:
-    """llama-bench and llama-batched-bench of llama.cpp."""
-    name = "llamacpp"
-    # Its weights and KV on huge pages: faster than the mapped file.
-    env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    bench = ["-lm", "none"]
-    batched = ["-c", "16384"]
-    attention = [["-fa", "0"], ["-fa", "1"]]
-
-    def __init__(self):
-        self.bin = FOLDER / self.name / "build" / "bin"
-        self.version = (FOLDER / self.name / "VERSION").read_text().strip()
-        self.best = {}
-
-    def single(self, model, args, kind):
-        """Tokens a second of the one test of this run."""
-        out = run(self.bin / "llama-bench", "-m", model, "-t", THREADS, "-r", 1, "-o", "json", *self.bench, *args,
-                  env=self.env)
-        rows = [r for r in json.loads(out) if r[kind] > 0]
-        return rows[-1]["avg_ts"]
-
-    def tried(self, model, cell, args, kind, first):
-        """With the better attention, which the first round finds."""
-        if first:
-            rates = [self.single(model, args + a, kind) for a in self.attention]
-            self.best[model, cell] = self.attention[rates.index(max(rates))]
-            return max(rates)
-        return self.single(model, args + self.best[model, cell], kind)
-
-    def batches(self, model, sizes):
-        out = run(self.bin / "llama-batched-bench", "-m", model, "-t", THREADS, "-npp", 64, "-ntg", 32,
-                  "-npl", ",".join(map(str, sizes)), "--output-format", "jsonl", *self.batched, env=self.env)
-        rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        return {"batch%d" % r["pl"]: r["speed_tg"] for r in rows}
-
-    def measure(self, model, cells, first):
-        plans = {"prefill512": (["-p", 512, "-n", 0], "n_prompt"), "prefill2048": (["-p", 2048, "-n", 0], "n_prompt"),
-                 "decode": (["-p", 0, "-n", 128, "-d", 32], "n_gen"),
-                 "decode_4k": (["-p", 0, "-n", 32, "-d", 4096], "n_gen"),
-                 "decode_8k": (["-p", 0, "-n", 32, "-d", 8000], "n_gen")}
-        values = {c: self.tried(model, c, *plans[c], first) for c in cells if c in plans}
-        sizes = [int(c[5:]) for c in cells if c.startswith("batch")]
-        if sizes:
-            values.update(self.batches(model, sizes))
-        return values
-
-
-class IkLlamaBench(LlamaBench):
-    """ik_llama.cpp: weights repacked at load, huge pages by its own option."""
-    name = "ik_llamacpp"
-    env = {}
-    bench = ["-rtr", "1", "-thp", "1", "-mmp", "0"]
-    batched = ["-c", "16384", "-rtr", "-thp", "-fa", "off"]  # its flash attention aborts for several sequences
-
-    def single(self, model, args, kind):
-        if "-d" in args:  # it lacks -d: a prompt before the tokens, in the same test
-            at = args.index("-d")
-            depth, rest = args[at + 1], args[:at] + args[at + 2:]
-            args = [*rest, "-gp", "%d,%d" % (depth, rest[rest.index("-n") + 1])]
-            kind = "n_gen"
-        return super().single(model, args, kind)
-
-    def batches(self, model, sizes):
-        out = run(self.bin / "llama-batched-bench", "-m", model, "-t", THREADS, "-npp", 64, "-ntg", 32,
-                  "-npl", ",".join(map(str, sizes)), *self.batched)
-        # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
-        rows = re.findall(r"^\|\s*64 \|\s*32 \|\s*(\d+) \|(?:[^|]*\|){4}\s*([\d.]+) \|", out, re.M)
-        return {"batch%s" % size: float(rate) for size, rate in rows}
+def unit_of(cell):
+    return COSTS.get(cell) or ("tok/s" if cell in RATES else "us" if cell.endswith("_us") else "ratio")
 
 
 def peers_found(names):
-    kinds = {kind.name: kind for kind in (LlamaBench, IkLlamaBench)}
     found = []
     for name in names:
+        if name not in PEERS:
+            raise SystemExit("race: unknown peer '%s'; there are %s" % (name, ", ".join(PEERS)))
         if (FOLDER / name / "VERSION").is_file():
-            found.append(kinds[name]())
+            found.append(PEERS[name]())
         else:
             print("race: %s is not there: bench/peers/install %s" % (name, name))
     return found
 
 
 def q4_0_of(model):
-    """The Q4_0 file, made from the default one by llama-quantize."""
+    """The Q4_0 file, made from the default one by llama-quantize; None: nothing can make it."""
     path = FOLDER / (pathlib.Path(model).stem.replace("Q4_1", "Q4_0") + ".gguf")
     quantize = FOLDER / "llamacpp" / "build" / "bin" / "llama-quantize"
     if not path.is_file():
         if not quantize.is_file():
-            raise SystemExit("race: the Q4_0 file is made by llama-quantize: bench/peers/install llamacpp")
+            print("race: no Q4_0 file: llama-quantize makes it: bench/peers/install llamacpp")
+            return None
         part = path.with_suffix(".part")
         run(quantize, "--allow-requantize", model, part, "Q4_0")
         part.rename(path)
@@ -147,58 +75,111 @@ def q4_0_of(model):
 
 
 def race(engines, files, rounds):
-    """{(file, engine, cell): [value of each round]}"""
-    values = {}
+    """{(file, engine, cell): [value of each round]}, {engine: seconds of each round}"""
+    values, seconds = {}, {}
     for r in range(rounds):
-        for name, path in files.items():
+        spent = dict.fromkeys([e.name for e in engines], 0.0)
+        for file, model in files.items():
             for engine in engines:
-                print("round %d of %d: %s, %s" % (r + 1, rounds, name, engine.name), file=sys.stderr, flush=True)
-                for cell, value in engine.measure(path, FILE_CELLS[name], r == 0).items():
-                    values.setdefault((name, engine.name, cell), []).append(value)
-    return {key: statistics.median(all_) for key, all_ in values.items()}
+                begin = time.monotonic()
+                try:
+                    measured = engine.measure(file, model, FILE_CELLS[file], r == 0)
+                except Failed as why:
+                    print("race: %s on the %s file: %s" % (engine.name, file, why), flush=True)
+                    measured = {}
+                for cell, value in measured.items():
+                    values.setdefault((file, engine.name, cell), []).append(value)
+                spent[engine.name] += time.monotonic() - begin
+        print("round %d of %d: %s" % (r + 1, rounds, ", ".join("%s %.0f s" % s for s in spent.items())),
+              file=sys.stderr, flush=True)
+        for name, s in spent.items():
+            seconds.setdefault(name, []).append(s)
+    return values, seconds
 
 
 def table(medians, engines, files):
-    for name in files:
-        print("\n%-12s %s   tokens/s on the %s file, medians" %
-              ("", "".join("%16s" % e.name for e in engines), name))
-        for cell in FILE_CELLS[name]:
-            row = [medians.get((name, e.name, cell)) for e in engines]
-            print("%-12s %s" % (cell, "".join("%16s" % ("%.1f" % v if v else "-") for v in row)))
+    for file in files:
+        print("\n%-24s %s" % (file + " file, medians", "".join("%16s" % e.name for e in engines)))
+        for cell in FILE_CELLS[file]:
+            row = [medians.get((file, e.name, cell)) for e in engines]
+            print("%-24s %s" % ("%s, %s" % (cell, unit_of(cell)),
+                                "".join("%16s" % ("%.1f" % v if v else "-") for v in row)))
 
 
 def figures(medians, peers, files):
-    for name in files:
-        for cell in FILE_CELLS[name]:
-            ours = medians.get((name, Ours.name, cell))
-            theirs = {p.name: medians.get((name, p.name, cell)) for p in peers}
-            if not ours:
-                continue
-            if theirs.get("llamacpp"):
-                print("figure engine.%s_vs_llamacpp_%s %.3f ratio" % (cell, name, ours / theirs["llamacpp"]))
-            if all(theirs.get(p) for p in PEERS):
-                print("figure engine.%s_vs_best_of_%d_%s %.3f ratio" %
-                      (cell, len(PEERS), name, ours / max(theirs.values())))
+    """(name, value, unit) of what can be told: the best peer is known when all of them ran."""
+    found = []
+
+    def ours(file, cell):
+        return medians.get((file, Ours.name, cell))
+
+    def theirs(file, cell, names=PEERS):
+        values = [medians.get((file, name, cell)) for name in names]
+        return values if all(values) else []
+
+    for file in files:
+        for cell in VS_LLAMACPP[file]:
+            if ours(file, cell) and theirs(file, cell, ["llamacpp"]):
+                found.append(("%s_vs_llamacpp_%s" % (cell, file), ours(file, cell) / theirs(file, cell, ["llamacpp"])[0]))
+        for cell in VS_BEST[file]:
+            if ours(file, cell) and theirs(file, cell):
+                found.append(("%s_vs_best_%s" % (cell, file), ours(file, cell) / max(theirs(file, cell))))
+        for cell in SHARES[file]:
+            if ours(file, cell):
+                found.append(("%s_%s" % (cell, file), ours(file, cell)))
+    if ours("q4_1", "prefill_attn_of_fma"):
+        found.append(("prefill_attn_of_fma", ours("q4_1", "prefill_attn_of_fma")))
+    if ours("q4_0", "start") and theirs("q4_0", "start", ["llamacpp"]):
+        found.append(("start_ratio_llamaserver", ours("q4_0", "start") / theirs("q4_0", "start", ["llamacpp"])[0]))
+    for cell in RATIO_BEST:
+        if ours("q4_0", cell) and theirs("q4_0", cell):
+            found.append(("%s_ratio_best" % cell, ours("q4_0", cell) / min(theirs("q4_0", cell))))
+    found = [(name, value, "ratio") for name, value in found]
+    for cell in ("request_overhead_us", "pack_of_triad"):
+        if ours("q4_0", cell):
+            found.append((cell, ours("q4_0", cell), unit_of(cell)))
+    return found
+
+
+def keep(path, medians, values, engines):
+    """The medians themselves, for plots: one JSON list."""
+    versions = {e.name: e.version for e in engines}
+    rows = [{"cell": cell, "engine": engine, "version": versions[engine], "file": file, "value": round(value, 4),
+             "unit": unit_of(cell), "rounds": len(values[file, engine, cell])}
+            for (file, engine, cell), value in medians.items()]
+    pathlib.Path(path).write_text(json.dumps(rows))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", default="llamacpp", help="llamacpp, all, or names with commas")
+    parser.add_argument("--peers", default="llamacpp", help="none, all, or names with commas: %s" % ", ".join(PEERS))
     parser.add_argument("--files", default="q4_1,q4_0")
-    parser.add_argument("--program", default=pathlib.Path("build/bench/bench/bench_engine"), help="our bench_engine")
+    parser.add_argument("--programs", default="build/bench/bench", type=pathlib.Path,
+                        help="folder of our bench_engine and bench_start")
+    parser.add_argument("--values", help="file for the medians, as JSON")
     args = parser.parse_args()
     model = os.environ.get("TOKENRING_TEST_MODEL") or run("tools/fetch-model").strip()
-    peers = peers_found(PEERS if args.peers == "all" else args.peers.split(","))
-    files = {n: q4_0_of(model) if n == "q4_0" else model for n in args.files.split(",")}
-    engines = [Ours(args.program), *peers]
+    peers = peers_found({"none": [], "all": list(PEERS)}.get(args.peers, args.peers.split(",")))
+    files = {f: q4_0_of(model) if f == "q4_0" else model for f in args.files.split(",")}
+    files = {f: path for f, path in files.items() if path}
+    engines = [Ours(args.programs), *peers]
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    print("%s, %d threads; %s" % (cpu[1] if cpu else "CPU without a name", THREADS,
-                                  ", ".join("%s %s" % (e.name, e.version) for e in engines)), flush=True)
-    medians = race(engines, files, args.rounds)
+    begin = time.monotonic()
+    values, seconds = race(engines, files, args.rounds)
+    medians = {key: statistics.median(all_) for key, all_ in values.items()}
+    print("\n%s, %d threads, %d rounds in %.0f minutes" %
+          (cpu[1] if cpu else "CPU without a name", THREADS, args.rounds, (time.monotonic() - begin) / 60))
+    for engine in engines:
+        print("%-12s %s; %.0f s a round" % (engine.name, engine.version, statistics.median(seconds[engine.name])))
+    for limit in engines[0].limits[0] if engines[0].limits else ():
+        print("limit %-12s %.1f" % (limit, statistics.median(float(l[limit]) for l in engines[0].limits)))
     table(medians, engines, files)
     print()
-    figures(medians, peers, files)
+    for figure in figures(medians, peers, files):
+        print("figure engine.%s %.3f %s" % figure)
+    if args.values:
+        keep(args.values, medians, values, engines)
 
 
 if __name__ == "__main__":
