@@ -119,8 +119,9 @@ def figures(medians, peers, files):
 
     for file in files:
         for cell in VS_LLAMACPP[file]:
-            if ours(file, cell) and theirs(file, cell, ["llamacpp"]):
-                found.append(("%s_vs_llamacpp_%s" % (cell, file), ours(file, cell) / theirs(file, cell, ["llamacpp"])[0]))
+            peer = theirs(file, cell, ["llamacpp"])
+            if ours(file, cell) and peer:
+                found.append(("%s_vs_llamacpp_%s" % (cell, file), ours(file, cell) / peer[0]))
         for cell in VS_BEST[file]:
             if ours(file, cell) and theirs(file, cell):
                 found.append(("%s_vs_best_%s" % (cell, file), ours(file, cell) / max(theirs(file, cell))))

@@ -30,14 +30,17 @@ class Failed(SystemExit):
     """Says why; where nobody catches it, the program ends with that."""
 
 
-def run(*args, env=None):
+def run(*args, env=None, stderr=subprocess.PIPE):
+    """What it printed."""
     try:
-        done = subprocess.run([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        done = subprocess.run([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=stderr,
                               stdin=subprocess.DEVNULL, timeout=MOST_S, env={**os.environ, **(env or {})})
+    except OSError as why:
+        raise Failed("%s: %s" % (args[0], why)) from None
     except subprocess.TimeoutExpired:
         raise Failed("%s takes more than %d s" % (args[0], MOST_S)) from None
     if done.returncode != 0:
-        raise Failed("%s ended with %d:\n%s" % (args[0], done.returncode, done.stderr[-1500:]))
+        raise Failed("%s ended with %d:\n%s" % (args[0], done.returncode, (done.stderr or done.stdout)[-1500:]))
     return done.stdout
 
 
@@ -52,8 +55,11 @@ def rss_mb(pid):
 
 def from_start(*args, env=None):
     """A program that prints `token` with its first token, after exec: its cells, and that time as `start`."""
-    program = subprocess.Popen([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+    try:
+        program = subprocess.Popen([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+    except OSError as why:
+        raise Failed("%s: %s" % (args[0], why)) from None
     begin = time.perf_counter()  # exec has happened
     first = program.stdout.readline()
     start_ms = (time.perf_counter() - begin) * 1e3
@@ -117,7 +123,8 @@ class Llama:
 
     def batches(self, model, sizes, attention):
         out = run(self.bin / "llama-batched-bench", "-m", model, "-t", THREADS, "-npp", 64, "-ntg", 32,
-                  "-npl", ",".join(map(str, sizes)), "-c", 16384, *self.batched, *attention, env=self.env)
+                  "-npl", ",".join(map(str, sizes)), "-c", 16384, *self.batched, *attention, env=self.env,
+                  stderr=subprocess.STDOUT)
         return {"batch%s" % size: rate for size, rate in self.rows(out)}
 
     def deep(self, file, model, attention):
