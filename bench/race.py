@@ -160,7 +160,7 @@ def main():
                         help="folder of our bench_engine and bench_start")
     parser.add_argument("--values", help="file for the medians, as JSON")
     args = parser.parse_args()
-    model = os.environ.get("TOKENRING_TEST_MODEL") or run("tools/fetch-model").strip()
+    model = os.path.abspath(os.environ.get("TOKENRING_TEST_MODEL") or run("tools/fetch-model").strip())
     peers = peers_found({"none": [], "all": list(PEERS)}.get(args.peers, args.peers.split(",")))
     files = {f: q4_0_of(model) if f == "q4_0" else model for f in args.files.split(",")}
     files = {f: path for f, path in files.items() if path}

@@ -30,11 +30,12 @@ class Failed(SystemExit):
     """Says why; where nobody catches it, the program ends with that."""
 
 
-def run(*args, env=None, stderr=subprocess.PIPE):
+def run(*args, env=None, cwd=None, stderr=subprocess.PIPE):
     """What it printed."""
     try:
         done = subprocess.run([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=stderr,
-                              stdin=subprocess.DEVNULL, timeout=MOST_S, env={**os.environ, **(env or {})})
+                              stdin=subprocess.DEVNULL, timeout=MOST_S, cwd=cwd,
+                              env={**os.environ, **(env or {})})
     except OSError as why:
         raise Failed("%s: %s" % (args[0], why)) from None
     except subprocess.TimeoutExpired:
@@ -118,13 +119,13 @@ class Llama:
     def single(self, model, args, kind):
         """Tokens a second of the one test of this run."""
         out = run(self.bin / "llama-bench", "-m", model, "-t", THREADS, "-r", 1, "-o", "json", *self.bench, *args,
-                  env=self.env)
+                  env=self.env, cwd=self.folder)
         return [r for r in json.loads(out) if r[kind] > 0][-1]["avg_ts"]
 
     def batches(self, model, sizes, attention):
         out = run(self.bin / "llama-batched-bench", "-m", model, "-t", THREADS, "-npp", 64, "-ntg", 32,
                   "-npl", ",".join(map(str, sizes)), "-c", 16384, *self.batched, *attention, env=self.env,
-                  stderr=subprocess.STDOUT)
+                  cwd=self.folder, stderr=subprocess.STDOUT)  # ik_llama.cpp leaves a log where it runs
         return {"batch%s" % size: rate for size, rate in self.rows(out)}
 
     def deep(self, file, model, attention):
