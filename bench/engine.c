@@ -16,6 +16,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/exec/cpu.h"
 #include "runtime/kv/page.h"
+#include "runtime/sample/sampler.h"
 #include "runtime/tune/limits.h"
 
 #define ROUNDS_MAX  5
@@ -48,6 +49,7 @@ struct engine {
     struct model *model;
     struct team *team;
     struct backend *backend;
+    struct sampler *sampler;
     struct text texts[BATCH_MAX];
 };
 
@@ -102,10 +104,22 @@ static uint32_t token_at(const struct engine *e, uint32_t i)
     return (i * 7919u + 13u) % e->backend->n_vocab;
 }
 
+/* The likeliest token after each row of logits, for texts from t on. */
+static void draw(struct engine *e, struct text *t, const float *logits, uint32_t n)
+{
+    static const struct sampling greedy;
+    struct draw draws[BATCH_MAX];
+
+    for (uint32_t i = 0; i < n; i++)
+        draws[i] = (struct draw){.how = &greedy};
+    sampler_draw(e->sampler, logits, e->backend->block_max, draws, n);
+    for (uint32_t i = 0; i < n; i++)
+        t[i].next = draws[i].id;
+}
+
 static void prefill(struct engine *e, struct text *t, uint32_t n, uint32_t chunk)
 {
     uint32_t tokens[ROWS_MAX], last, done = 0;
-    int bad;
 
     while (done < n) {
         uint32_t rows = n - done < chunk ? n - done : chunk;
@@ -120,7 +134,7 @@ static void prefill(struct engine *e, struct text *t, uint32_t n, uint32_t chunk
         t->pos += rows;
         done += rows;
         if (done == n)
-            t->next = e->backend->argmax(e->backend->self, logits, &bad);
+            draw(e, t, logits, 1);
     }
 }
 
@@ -129,7 +143,6 @@ static void decode(struct engine *e, uint32_t n_texts, uint32_t n)
     uint32_t tokens[BATCH_MAX], wanted[BATCH_MAX];
     struct step_seq seqs[BATCH_MAX];
     struct step step = {n_texts, tokens, n_texts, seqs, n_texts, wanted, NULL};
-    int bad;
 
     for (uint32_t i = 0; i < n; i++) {
         const float *logits;
@@ -142,9 +155,7 @@ static void decode(struct engine *e, uint32_t n_texts, uint32_t n)
             seqs[s] = (struct step_seq){s, 1, t->pos++, t->pages};
         }
         e->backend->forward(e->backend->self, &step, &logits);
-        for (uint32_t s = 0; s < n_texts; s++)
-            e->texts[s].next = e->backend->argmax(e->backend->self,
-                                                  logits + (size_t)s * e->backend->n_vocab, &bad);
+        draw(e, e->texts, logits, n_texts);
     }
 }
 
@@ -241,7 +252,8 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
     }
     if (team_new(&e->team, threads) < 0 ||
         model_open(&e->model, path, 0, NULL, e->team, &diag) < 0 ||
-        cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) < 0) {
+        cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) < 0 ||
+        sampler_new(&e->sampler, e->backend->n_vocab, kernels, e->team) < 0) {
         fprintf(stderr, "bench_engine: %s\n", diag.text);
         exit(1);
     }
@@ -361,6 +373,7 @@ int main(int argc, char **argv)
     printf("\nmedian of %d rounds %21s %10s\n", r.n_rounds, "tok/s", "ms");
     print_decode(&e, &r, &limits);
     print_prefill(&e, &r, &limits);
+    sampler_free(e.sampler);
     cpu_backend_free(e.backend);
     model_free(e.model);
     team_free(e.team);

@@ -63,6 +63,8 @@
 #define KERN_BLOCK 32  /* k of a block */
 #define KERN_PAGE  64  /* positions of a KV page */
 #define KERN_SPLIT 512 /* positions of one attention split: 8 pages */
+#define KERN_TOP   64  /* logits of which block_max finds the largest */
+#define KERN_SUM   256 /* weights of one sum of weigh */
 
 /* x below this counts as zero when a whole block is: 127 / max|x| must stay finite. */
 #define KERN_QUANT_MIN 1e-30f
@@ -167,9 +169,16 @@ struct cpu_kernels {
     void (*attention_merge)(float *out, const float *o, const float *m, const float *sum,
                             uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 
-    /* Index of the largest of x[0..n-1], n >= 1, the lowest index among equals; *ret_bad = 1 when
-     * any value is NaN or infinite (then 0 is returned and means nothing), else 0. */
-    uint32_t (*argmax)(const float *x, uint32_t n, int *ret_bad);
+    /* max[b] = the largest of x[64b .. 64b + 63], those below n, plus 0, so that a -0 counts as 0;
+     * NaN when one of them is NaN or infinite. max: [(n + 63) / 64]. */
+    void (*block_max)(float *max, const float *x, uint32_t n);
+
+    /* w[i] = exp((x[i] - largest) / t), as exp_f32 has it, or 0 where that is below `least`; each x
+     * is finite and at most `largest`, t > 0 and finite. sum[b] = the sum of w[256b .. 256b + 255],
+     * those below n, in f64: 8 lanes, lane l takes l, l + 8, ..., ascending; then
+     * ((0+4)+(2+6))+((1+5)+(3+7)). sum: [(n + 255) / 256]. */
+    void (*weigh)(float *w, double *sum, const float *x, uint32_t n, float largest, float t,
+                  float least);
 
     /* y[i] = exp(x[i]); our polynomial (kernels/exp_poly.h), 0 below -87.33, infinity above 88.37,
      * NaN of NaN, exp(0) = 1, relative error < 2^-22. y may be x. Any n. */

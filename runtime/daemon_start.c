@@ -201,7 +201,7 @@ static int engine_start(struct daemon *d, struct diag *diag)
         err = cpu_backend_new(&d->backend, d->model, d->kernels, d->team, &opt, diag);
     if (err < 0)
         return err;
-    err = sampler_new(&d->sampler, d->model->hp.n_vocab, d->kernels);
+    err = sampler_new(&d->sampler, d->model->hp.n_vocab, d->kernels, d->team);
     if (err == 0)
         err = sched_new(&d->sched, &sched_opt, d->backend, d->sampler);
     if (err == 0)
@@ -218,13 +218,13 @@ static int engine_start(struct daemon *d, struct diag *diag)
 /* A small chunk of prefill, in page 0. */
 static void warm_up_engine(struct daemon *d)
 {
-    uint32_t tokens[WARM_UP_ROWS] = {0}, page = 0, last, id;
+    uint32_t tokens[WARM_UP_ROWS] = {0}, page = 0, last;
     struct step_seq seq = {.n_rows = WARM_UP_ROWS, .pages = &page};
     struct step step = {
         .tokens = tokens, .n_seqs = 1, .seqs = &seq, .n_logits = 1, .logit_rows = &last};
     struct sampling sampling = {.temperature = 1.0f, .top_p = 0.9f};
+    struct draw draw = {.how = &sampling};
     const float *logits;
-    int bad;
 
     if (seq.n_rows > d->config.chunk_rows)
         seq.n_rows = d->config.chunk_rows;
@@ -233,8 +233,7 @@ static void warm_up_engine(struct daemon *d)
     step.n_rows = seq.n_rows;
     last = seq.n_rows - 1;
     d->backend->forward(d->backend->self, &step, &logits);
-    d->backend->argmax(d->backend->self, logits, &bad);
-    sampler_pick(d->sampler, logits, &sampling, 0, &id);
+    sampler_draw(d->sampler, logits, d->backend->block_max, &draw, 1);
 }
 
 /* A few words through the tokenizer of the ring thread. */

@@ -116,19 +116,36 @@ static void ref_rope(float *x, const float *cos, const float *sin, uint32_t hd)
     }
 }
 
-static uint32_t ref_argmax(const float *x, uint32_t n, int *ret_bad)
+static void ref_block_max(float *max, const float *x, uint32_t n)
 {
-    uint32_t best = 0;
-    int bad = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (!isfinite(x[i]))
-            bad = 1;
-        if (x[i] > x[best])
-            best = i;
+    for (uint32_t at = 0; at < n; at += KERN_TOP, max++) {
+        *max = -INFINITY;
+        for (uint32_t i = at; i < n && i < at + KERN_TOP; i++) {
+            if (!isfinite(x[i])) {
+                *max = NAN;
+                break;
+            }
+            *max = x[i] > *max ? x[i] : *max;
+        }
+        *max += 0.0f;
     }
-    *ret_bad = bad;
-    return bad ? 0 : best;
+}
+
+static void ref_weigh(float *w, double *sum, const float *x, uint32_t n, float largest, float t,
+                      float least)
+{
+    for (uint32_t at = 0; at < n; at += KERN_SUM, sum++) {
+        double lane[8] = {0};
+
+        for (uint32_t i = at; i < n && i < at + KERN_SUM; i++) {
+            float weight = kern_exp((x[i] - largest) / t);
+
+            w[i] = weight < least ? 0 : weight;
+            lane[i % 8] += (double)w[i];
+        }
+        *sum = ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+               ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    }
 }
 
 const struct cpu_kernels kernels_ref = {
@@ -142,6 +159,7 @@ const struct cpu_kernels kernels_ref = {
     .kv_store = ref_kv_store,
     .attention = ref_attention,
     .attention_merge = ref_attention_merge,
-    .argmax = ref_argmax,
+    .block_max = ref_block_max,
+    .weigh = ref_weigh,
     .exp_f32 = ref_exp_f32,
 };

@@ -5,6 +5,7 @@
 #include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx2.h"
+#include "kernels/x86/lanes8.h"
 
 #include <math.h>
 #include <string.h>
@@ -135,38 +136,70 @@ static void avx2_rope(float *x, const float *cos, const float *sin, uint32_t hd)
     }
 }
 
-static uint32_t avx2_argmax(const float *x, uint32_t n, int *ret_bad)
+/* The largest of x[0 .. n - 1], n <= KERN_TOP, or NaN. */
+KERN_INLINE float max_of_block(const float *x, uint32_t n)
 {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff),
-                  largest = _mm256_set1_epi32(0x7f7fffff);
-    __m256i best_at = _mm256_setzero_si256(), bad = best_at,
-            at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256 best = _mm256_set1_ps(-INFINITY);
-    uint32_t lane_at[8], found = UINT32_MAX;
-    float lane[8], max;
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256 max = _mm256_set1_ps(-INFINITY);
+    __m256i size = _mm256_setzero_si256();
 
     for (uint32_t i = 0; i < n; i += 8) {
         __m256i valid = first_lanes256(n - i);
-        __m256 v = _mm256_maskload_ps(x + i, valid);
-        __m256i a = _mm256_and_si256(_mm256_castps_si256(v), magnitude);
-        __m256 larger =
-            _mm256_and_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), _mm256_castsi256_ps(valid));
+        __m256 v = n == KERN_TOP ? _mm256_loadu_ps(x + i) : _mm256_maskload_ps(x + i, valid);
 
-        bad = _mm256_or_si256(bad, _mm256_cmpgt_epi32(a, largest));
-        best = _mm256_blendv_ps(best, v, larger);
-        best_at = _mm256_blendv_epi8(best_at, at, _mm256_castps_si256(larger));
-        at = _mm256_add_epi32(at, _mm256_set1_epi32(8));
+        size = _mm256_max_epi32(size, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+        if (n != KERN_TOP)
+            v = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), v, _mm256_castsi256_ps(valid));
+        max = _mm256_max_ps(max, v);
     }
-    *ret_bad = _mm256_movemask_epi8(bad) != 0;
-    if (*ret_bad)
-        return 0;
-    max = max256(best);
-    _mm256_storeu_ps(lane, best);
-    _mm256_storeu_si256((void *)lane_at, best_at);
-    for (uint32_t l = 0; l < 8; l++)
-        if (lane[l] == max && lane_at[l] < found)
-            found = lane_at[l];
-    return found;
+    size = _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x7f7fffff)); /* of infinity and NaN */
+    return _mm256_testz_si256(size, size) ? max256(max) + 0.0f : NAN;
+}
+
+static void avx2_block_max(float *max, const float *x, uint32_t n)
+{
+    for (; n >= KERN_TOP; n -= KERN_TOP, x += KERN_TOP)
+        *max++ = max_of_block(x, KERN_TOP);
+    if (n > 0)
+        *max = max_of_block(x, n);
+}
+
+struct weighing {
+    __m256 largest, t, least;
+};
+
+KERN_INLINE __m256 weights256(const struct weighing *how, __m256 x, __m256i valid)
+{
+    __m256 w = exp256_lanes(_mm256_div_ps(_mm256_sub_ps(x, how->largest), how->t), valid);
+
+    return _mm256_andnot_ps(_mm256_cmp_ps(w, how->least, _CMP_LT_OQ), w);
+}
+
+static void avx2_weigh(float *w, double *sum, const float *x, uint32_t n, float largest, float t,
+                       float least)
+{
+    const struct weighing how = {_mm256_set1_ps(largest), _mm256_set1_ps(t), _mm256_set1_ps(least)};
+
+    for (; n > 0; sum++) {
+        uint32_t left = n < KERN_SUM ? n : KERN_SUM;
+        struct lanes8 lanes = lanes8_zero();
+
+        n -= left;
+        for (; left >= 8; left -= 8, x += 8, w += 8) {
+            __m256 v = weights256(&how, _mm256_loadu_ps(x), _mm256_set1_epi32(-1));
+
+            _mm256_storeu_ps(w, v);
+            lanes8_add(&lanes, v);
+        }
+        if (left > 0) {
+            __m256i valid = first_lanes256(left);
+            __m256 v = weights256(&how, _mm256_maskload_ps(x, valid), valid);
+
+            _mm256_maskstore_ps(w, valid, v);
+            lanes8_add(&lanes, v);
+        }
+        *sum = lanes8_sum(&lanes);
+    }
 }
 
 const struct cpu_kernels kernels_avx2 = {
@@ -180,6 +213,7 @@ const struct cpu_kernels kernels_avx2 = {
     .kv_store = avx2_kv_store,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,
-    .argmax = avx2_argmax,
+    .block_max = avx2_block_max,
+    .weigh = avx2_weigh,
     .exp_f32 = avx2_exp_f32,
 };

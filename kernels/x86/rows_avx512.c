@@ -5,8 +5,15 @@
 #include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx512.h"
+#include "kernels/x86/lanes8.h"
 
 #include <math.h>
+
+/* The first n of 16 lanes; any n. */
+KERN_INLINE __mmask16 first_lanes512(uint32_t n)
+{
+    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+}
 
 static void avx512_exp_f32(float *y, const float *x, uint32_t n)
 {
@@ -15,7 +22,7 @@ static void avx512_exp_f32(float *y, const float *x, uint32_t n)
     for (; i + 16 <= n; i += 16)
         _mm512_storeu_ps(y + i, exp512(_mm512_loadu_ps(x + i)));
     if (i < n) {
-        __mmask16 rest = (__mmask16)((1u << (n - i)) - 1);
+        __mmask16 rest = first_lanes512(n - i);
 
         _mm512_mask_storeu_ps(y + i, rest, exp512(_mm512_maskz_loadu_ps(rest, x + i)));
     }
@@ -114,30 +121,48 @@ static void avx512_rope(float *x, const float *cos, const float *sin, uint32_t h
     }
 }
 
-static uint32_t avx512_argmax(const float *x, uint32_t n, int *ret_bad)
+static void avx512_block_max(float *max, const float *x, uint32_t n)
 {
-    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
-    __m512i magnitude = _mm512_set1_epi32(0x7fffffff), best_at = _mm512_setzero_si512();
-    __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512 best = _mm512_set1_ps(-INFINITY);
-    __mmask16 bad = 0, winners;
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff),
+                  largest = _mm512_set1_epi32(0x7f7fffff);
 
-    for (uint32_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512 v = _mm512_maskz_loadu_ps(valid, x + i);
-        __m512i a = _mm512_and_si512(_mm512_castps_si512(v), magnitude);
-        __mmask16 larger = _mm512_mask_cmp_ps_mask(valid, v, best, _CMP_GT_OQ);
+    for (uint32_t at = 0; at < n; at += KERN_TOP, max++) {
+        __m512 best = _mm512_set1_ps(-INFINITY);
+        __m512i size = _mm512_setzero_si512();
 
-        bad = (__mmask16)(bad | _mm512_cmp_epi32_mask(a, infinity, _MM_CMPINT_NLT));
-        best = _mm512_mask_mov_ps(best, larger, v);
-        best_at = _mm512_mask_mov_epi32(best_at, larger, at);
-        at = _mm512_add_epi32(at, _mm512_set1_epi32(16));
+        for (uint32_t i = at; i < n && i < at + KERN_TOP; i += 16) {
+            __mmask16 valid = first_lanes512(n - i);
+            __m512 v = _mm512_maskz_loadu_ps(valid, x + i);
+
+            size = _mm512_max_epi32(size, _mm512_and_si512(_mm512_castps_si512(v), magnitude));
+            best = _mm512_mask_max_ps(best, valid, best, v);
+        }
+        *max = _mm512_cmpgt_epi32_mask(size, largest) ? NAN : _mm512_reduce_max_ps(best) + 0.0f;
     }
-    *ret_bad = bad != 0;
-    if (bad)
-        return 0;
-    winners = _mm512_cmp_ps_mask(best, _mm512_set1_ps(_mm512_reduce_max_ps(best)), _CMP_EQ_OQ);
-    return _mm512_mask_reduce_min_epu32(winners, best_at);
+}
+
+static void avx512_weigh(float *w, double *sum, const float *x, uint32_t n, float largest, float t,
+                         float least)
+{
+    const __m512 shift = _mm512_set1_ps(largest), scale = _mm512_set1_ps(t),
+                 light = _mm512_set1_ps(least);
+
+    for (uint32_t at = 0; at < n; at += KERN_SUM, sum++) {
+        struct lanes8 lanes = lanes8_zero();
+
+        for (uint32_t i = at; i < n && i < at + KERN_SUM; i += 16) {
+            __mmask16 valid = first_lanes512(n - i), keep;
+            __m512 v = _mm512_maskz_loadu_ps(valid, x + i);
+
+            v = exp512_lanes(_mm512_div_ps(_mm512_sub_ps(v, shift), scale), valid);
+            keep = _mm512_cmp_ps_mask(v, light, _CMP_NLT_UQ);
+            v = _mm512_maskz_mov_ps(keep, v);
+            _mm512_mask_storeu_ps(w + i, valid, v);
+            lanes8_add(&lanes, _mm512_castps512_ps256(v));
+            lanes8_add(&lanes, _mm512_extractf32x8_ps(v, 1));
+        }
+        *sum = lanes8_sum(&lanes);
+    }
 }
 
 const struct cpu_kernels kernels_avx512 = {
@@ -151,6 +176,7 @@ const struct cpu_kernels kernels_avx512 = {
     .kv_store = avx512_kv_store,
     .attention = avx512_attention,
     .attention_merge = avx512_attention_merge,
-    .argmax = avx512_argmax,
+    .block_max = avx512_block_max,
+    .weigh = avx512_weigh,
     .exp_f32 = avx512_exp_f32,
 };

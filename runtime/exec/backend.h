@@ -19,9 +19,9 @@ struct backend {
      * arithmetic shows as NaN in that row. Allocates nothing. */
     void (*forward)(void *self, const struct step *step, const float **ret_logits);
 
-    /* Largest of a row of logits, lowest id among equals; *ret_bad is set when the row has a NaN or
-     * infinity. */
-    uint32_t (*argmax)(void *self, const float *logits, int *ret_bad);
+    /* [n_logits][(n_vocab + 63) / 64] of the last forward's logits, as the kernel of that name makes
+     * them; NULL: the backend does not. */
+    const float *block_max;
 };
 
 #endif

@@ -78,6 +78,8 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
     cpu->mlp.x = cpu->gate;
     carve_quant(c, &cpu->mlp.q, rows, hp->n_ff);
     cpu->logits = carve_floats(c, (size_t)cpu->backend.logits_max * hp->n_vocab);
+    cpu->block_max = carve_floats(c, (size_t)cpu->backend.logits_max * n_tops(cpu));
+    cpu->backend.block_max = cpu->block_max;
     for (uint32_t i = 0; i < hp->n_head_kv; i++)
         carve_partial(cpu, c, &cpu->parts[i]);
     for (unsigned i = 0; i < team_size(cpu->team); i++) {
@@ -88,13 +90,6 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
         member->q = carve_floats(c, (size_t)ATTEND_ROWS * cpu->group * hp->head_dim);
         member->k = carve_floats(c, hp->head_dim);
     }
-}
-
-static uint32_t cpu_argmax(void *self, const float *logits, int *ret_bad)
-{
-    struct cpu_state *cpu = self;
-
-    return cpu->kernels->argmax(logits, cpu->backend.n_vocab, ret_bad);
 }
 
 static void note_type(struct cpu_state *cpu, const struct packed_matrix *m)
@@ -198,7 +193,6 @@ int cpu_backend_new(struct backend **ret_backend, const struct model *model,
         .logits_max = opt->logits_max ? opt->logits_max : LOGITS_MAX_DEFAULT,
         .n_vocab = hp->n_vocab,
         .forward = forward_llama,
-        .argmax = cpu_argmax,
     };
     note_types(cpu);
     err = take_memory(cpu, opt, diag);

@@ -79,6 +79,7 @@ struct cpu_state {
     struct matrix_in mlp;   /* [rows] of down; mlp.x is gate */
     struct partial *parts;  /* [n_head_kv] of all rows, when there are up to SPLIT_ROWS */
     float *logits;          /* [logits_max][n_vocab] */
+    float *block_max;       /* [logits_max][n_tops] of logits */
     struct row_info *rows;  /* [rows_max] */
     struct row_tile *tiles; /* [rows_max], n_tiles of them in this step */
     uint32_t n_tiles;
@@ -104,6 +105,12 @@ static inline size_t kv_at(const struct cpu_state *cpu, uint32_t layer, uint32_t
            hp->head_dim;
 }
 
+/* Blocks of a row of logits. */
+static inline uint32_t n_tops(const struct cpu_state *cpu)
+{
+    return (cpu->backend.n_vocab + KERN_TOP - 1) / KERN_TOP;
+}
+
 /* matrix_in.c: in with rows of n_cols values; */
 struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols);
 /* rows row0 .. row1 - 1 of in = norm of those of the residual stream, w: [n_embd]; */
@@ -114,7 +121,7 @@ void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
                   const struct packed_matrix *w, const struct quant_rows *q, const float *x,
                   uint32_t rows, unsigned member, unsigned n);
 
-/* head.c: logits of rows 0 .. n_rows - 1 of the residual stream. */
+/* head.c: logits of rows 0 .. n_rows - 1 of the residual stream, and their block_max. */
 void head_run(struct cpu_state *cpu, uint32_t n_rows);
 
 /* backend.forward for the llama family (forward_llama.c). */

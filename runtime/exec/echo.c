@@ -204,14 +204,6 @@ static void echo_forward(void *self, const struct step *step, const float **ret_
     *ret_logits = echo->logits;
 }
 
-static uint32_t echo_argmax(void *self, const float *logits, int *ret_bad)
-{
-    struct echo *echo = self;
-
-    *ret_bad = 0;
-    return echo->set[(size_t)(logits - echo->logits) / ECHO_VOCAB];
-}
-
 int echo_backend_new(struct backend **ret_backend, const struct echo_opt *opt, uint32_t n_pages,
                      uint32_t rows_max, uint32_t logits_max, struct team *team)
 {
@@ -225,7 +217,6 @@ int echo_backend_new(struct backend **ret_backend, const struct echo_opt *opt, u
         .logits_max = logits_max,
         .n_vocab = ECHO_VOCAB,
         .forward = echo_forward,
-        .argmax = echo_argmax,
     };
     echo->opt = *opt;
     echo->team = team;

@@ -1,35 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sampler.c - filters and draw. A candidate is one u64, larger = earlier: the logit's bits, mapped
- * so that they order as unsigned numbers, above the inverted id. So no two are equal and ties need
- * no code.
+ * sampler.c - filters and draw, for each row of a step by one member of the team.
  */
 #include "runtime/sample/sampler.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "runtime/sample/best.h"
 
-/* Up to HEAP_FIRST candidates are looked for first, most top_p cuts lie there; then HEAP_MAX.
- * Beyond that a heap loses to ordering the whole row by radix, whose time does not depend on the
- * values. */
-#define HEAP_FIRST 64u
-#define HEAP_MAX   1024u
-#define SUM_BLOCK  256u
-#define SUM_LANES  8u
-#define RADIX_BITS 11
-#define RADIX      (1u << RADIX_BITS)
+/* How far below the largest, in temperatures, top_p first looks for its candidates, and how much
+ * farther each time that their weights do not reach it. From REACH_MAX on a weight is 0. */
+#define REACH_FIRST 2.0f
+#define REACH_NEXT  1.5f
+#define REACH_MAX   88.0f
+
+struct member { /* one row's working memory */
+    struct best best;
+    float *weight;      /* [n_vocab] by id */
+    float *cand_weight; /* [n_vocab] by place in best */
+    double *sum;        /* [n_sums] of weight */
+    float *block_max;   /* [n_blocks] where the backend has none */
+};
 
 struct sampler {
     const struct cpu_kernels *kernels;
-    uint32_t n_vocab;
-    float *weight;      /* [n_vocab] by id */
-    float *cand_weight; /* [n_vocab] by place in cand */
-    uint64_t *cand;     /* [n_vocab] candidates, best first */
-    uint64_t *spare;    /* [n_vocab] the other side of a radix pass */
-    double *block;      /* [blocks] sums of weight */
+    struct team *team; /* NULL: the caller alone */
+    uint32_t n_vocab, n_blocks, n_sums, n_members;
+    struct member *members;
+
+    /* the draws in work */
+    const float *logits, *block_max;
+    struct draw *draws;
+    uint32_t n_draws;
+    _Atomic uint32_t cursor; /* next of them */
 };
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -61,7 +68,22 @@ uint64_t counter_random(uint64_t seed, uint64_t pos)
     return (uint64_t)r[1] << 32 | r[0];
 }
 
-int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu_kernels *kernels)
+static int member_new(struct member *m, const struct sampler *s)
+{
+    m->best.cand = calloc(s->n_vocab, sizeof *m->best.cand);
+    m->best.spare = calloc(s->n_vocab, sizeof *m->best.spare);
+    m->weight = calloc(s->n_vocab, sizeof *m->weight);
+    m->cand_weight = calloc(s->n_vocab, sizeof *m->cand_weight);
+    m->sum = calloc(s->n_sums, sizeof *m->sum);
+    m->block_max = calloc(s->n_blocks, sizeof *m->block_max);
+    if (!m->best.cand || !m->best.spare || !m->weight || !m->cand_weight || !m->sum ||
+        !m->block_max)
+        return -ENOMEM;
+    return 0;
+}
+
+int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu_kernels *kernels,
+                struct team *team)
 {
     struct sampler *s;
 
@@ -71,308 +93,188 @@ int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu
     if (!s)
         return -ENOMEM;
     s->kernels = kernels;
+    s->team = team;
     s->n_vocab = n_vocab;
-    s->weight = calloc(n_vocab, sizeof *s->weight);
-    s->cand_weight = calloc(n_vocab, sizeof *s->cand_weight);
-    s->cand = calloc(n_vocab, sizeof *s->cand);
-    s->spare = calloc(n_vocab, sizeof *s->spare);
-    s->block = calloc(n_vocab / SUM_BLOCK + 1, sizeof *s->block);
-    if (!s->weight || !s->cand_weight || !s->cand || !s->spare || !s->block) {
-        sampler_free(s);
-        return -ENOMEM;
+    s->n_blocks = (n_vocab + KERN_TOP - 1) / KERN_TOP;
+    s->n_sums = (n_vocab + KERN_SUM - 1) / KERN_SUM;
+    s->n_members = team ? team_size(team) : 1;
+    s->members = calloc(s->n_members, sizeof *s->members);
+    if (!s->members)
+        goto fail;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (member_new(&s->members[i], s) < 0)
+            goto fail;
     }
     *ret_sampler = s;
     return 0;
+
+fail:
+    sampler_free(s);
+    return -ENOMEM;
 }
 
 void sampler_free(struct sampler *s)
 {
     if (!s)
         return;
-    free(s->weight);
-    free(s->cand_weight);
-    free(s->cand);
-    free(s->spare);
-    free(s->block);
+    for (uint32_t i = 0; i < s->n_members && s->members; i++) {
+        struct member *m = &s->members[i];
+
+        free(m->best.cand);
+        free(m->best.spare);
+        free(m->weight);
+        free(m->cand_weight);
+        free(m->sum);
+        free(m->block_max);
+    }
+    free(s->members);
     free(s);
 }
 
-static uint64_t key_of(float logit, uint32_t id)
-{
-    float plain = logit + 0.0f; /* -0 and 0 are equal logits */
-    uint32_t bits;
-
-    memcpy(&bits, &plain, sizeof bits);
-    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)bits << 32 | (uint32_t)~id;
-}
-
-static uint32_t id_of(uint64_t key)
-{
-    return ~(uint32_t)key;
-}
-
-/* heap[0] is the smallest; the value at i has moved there and may be too large for its place. */
-static void heap_sift(uint64_t *heap, uint32_t n, uint32_t i)
-{
-    uint64_t value = heap[i];
-
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-
-        if (child >= n)
-            break;
-        if (child + 1 < n && heap[child + 1] < heap[child])
-            child++;
-        if (value <= heap[child])
-            break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = value;
-}
-
-/* The n <= n_vocab best candidates, best first. */
-static void best_by_heap(struct sampler *s, const float *logits, uint32_t n)
-{
-    uint64_t *heap = s->cand;
-    float floor_logit;
-
-    for (uint32_t i = 0; i < n; i++)
-        heap[i] = key_of(logits[i], i);
-    for (uint32_t i = n / 2; i-- > 0;)
-        heap_sift(heap, n, i);
-
-    floor_logit = logits[id_of(heap[0])];
-    for (uint32_t id = n; id < s->n_vocab; id++) {
-        /* Ids ascend, so one that only equals the worst candidate comes after it. */
-        if (logits[id] <= floor_logit)
-            continue;
-        heap[0] = key_of(logits[id], id);
-        heap_sift(heap, n, 0);
-        floor_logit = logits[id_of(heap[0])];
-    }
-    for (uint32_t left = n; left-- > 1;) {
-        uint64_t least = heap[0];
-
-        heap[0] = heap[left];
-        heap_sift(heap, left, 0);
-        heap[left] = least;
-    }
-}
-
-/* All candidates, best first: a stable radix sort by the logit's 32 bits; ids start in ascending
- * order. */
-static void order_all(struct sampler *s, const float *logits)
-{
-    uint64_t *from = s->cand, *to = s->spare;
-    uint32_t n = s->n_vocab;
-
-    for (uint32_t id = 0; id < n; id++)
-        from[id] = key_of(logits[id], id);
-    for (int shift = 32; shift < 64; shift += RADIX_BITS) {
-        uint32_t place[RADIX] = {0};
-        uint32_t sum = 0;
-        uint64_t *swap;
-
-        for (uint32_t i = 0; i < n; i++)
-            place[from[i] >> shift & (RADIX - 1)]++;
-        for (uint32_t digit = RADIX; digit-- > 0;) {
-            uint32_t count = place[digit];
-
-            place[digit] = sum;
-            sum += count;
-        }
-        for (uint32_t i = 0; i < n; i++)
-            to[place[from[i] >> shift & (RADIX - 1)]++] = from[i];
-        swap = from;
-        from = to;
-        to = swap;
-    }
-    s->cand = from;
-    s->spare = to;
-}
-
-static void best(struct sampler *s, const float *logits, uint32_t n)
-{
-    if (n <= HEAP_MAX)
-        best_by_heap(s, logits, n);
-    else
-        order_all(s, logits);
-}
-
-static float scaled(float logit, float largest, float temperature)
-{
-    float x = (logit - largest) / temperature;
-
-    return x < -100.0f ? -100.0f : x; /* also -inf; exp is 0 below -87.33 anyway */
-}
-
-/* Sums weight, in the header's order, into block and to the result. */
-static double sum_weights(struct sampler *s)
+static double weigh_all(const struct sampler *s, struct member *m, const struct logit_row *row,
+                        float largest, float temperature, float least)
 {
     double total = 0;
 
-    for (uint32_t at = 0, b = 0; at < s->n_vocab; b++) {
-        uint32_t end = s->n_vocab - at < SUM_BLOCK ? s->n_vocab : at + SUM_BLOCK;
-        double lane[SUM_LANES] = {0};
-
-        for (; end - at >= SUM_LANES; at += SUM_LANES) {
-            for (uint32_t l = 0; l < SUM_LANES; l++)
-                lane[l] += (double)s->weight[at + l];
-        }
-        for (uint32_t l = 0; at < end; at++, l++)
-            lane[l] += (double)s->weight[at];
-        s->block[b] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-                      ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-        total += s->block[b];
-    }
+    s->kernels->weigh(m->weight, m->sum, row->logits, s->n_vocab, largest, temperature, least);
+    for (uint32_t i = 0; i < s->n_sums; i++)
+        total += m->sum[i];
     return total;
 }
 
-static double weigh_all(struct sampler *s, const float *logits, float largest, float temperature)
-{
-    for (uint32_t id = 0; id < s->n_vocab; id++)
-        s->weight[id] = scaled(logits[id], largest, temperature);
-    s->kernels->exp_f32(s->weight, s->weight, s->n_vocab);
-    return sum_weights(s);
-}
-
-static double drop_light(struct sampler *s, float min_p)
-{
-    for (uint32_t id = 0; id < s->n_vocab; id++) {
-        if (s->weight[id] < min_p)
-            s->weight[id] = 0;
-    }
-    return sum_weights(s);
-}
-
 /* The id at u of the way through all weights, ids ascending. */
-static uint32_t draw_by_id(const struct sampler *s, double total, double u)
+static uint32_t draw_by_id(const struct sampler *s, const struct member *m, double total, double u)
 {
     double target = u * total, before = 0, inside = 0;
-    uint32_t n_blocks = (s->n_vocab + SUM_BLOCK - 1) / SUM_BLOCK;
     uint32_t b = 0, last = 0, end;
 
-    while (b + 1 < n_blocks && before + s->block[b] <= target) {
-        before += s->block[b];
+    while (b + 1 < s->n_sums && before + m->sum[b] <= target) {
+        before += m->sum[b];
         b++;
     }
-    end = s->n_vocab - b * SUM_BLOCK < SUM_BLOCK ? s->n_vocab : (b + 1) * SUM_BLOCK;
-    for (uint32_t id = b * SUM_BLOCK; id < end; id++) {
-        if (s->weight[id] == 0)
+    end = s->n_vocab - b * KERN_SUM < KERN_SUM ? s->n_vocab : (b + 1) * KERN_SUM;
+    for (uint32_t id = b * KERN_SUM; id < end; id++) {
+        if (m->weight[id] == 0)
             continue;
         last = id;
-        inside += (double)s->weight[id];
+        inside += (double)m->weight[id];
         if (before + inside > target)
             break;
     }
     return last; /* the block's last one when the two orders round to different sums */
 }
 
-static void weigh_candidates(struct sampler *s, const float *logits, uint32_t n, float temperature)
+static void weigh_candidates(const struct sampler *s, struct member *m, const struct logit_row *row,
+                             float temperature)
 {
-    float largest = logits[id_of(s->cand[0])];
+    float largest = row->logits[best_id(m->best.cand[0])];
 
-    for (uint32_t i = 0; i < n; i++)
-        s->cand_weight[i] = scaled(logits[id_of(s->cand[i])], largest, temperature);
-    s->kernels->exp_f32(s->cand_weight, s->cand_weight, n);
+    for (uint32_t i = 0; i < m->best.n; i++)
+        m->cand_weight[i] = (row->logits[best_id(m->best.cand[i])] - largest) / temperature;
+    s->kernels->exp_f32(m->cand_weight, m->cand_weight, m->best.n);
 }
 
-/* Candidates of the shortest prefix whose weights reach `want`; n + 1 when all n do not. */
-static uint32_t prefix_reaching(const struct sampler *s, uint32_t n, double want)
+/* Keeps the shortest prefix of the candidates whose weights reach `want`; 0: all together do not. */
+static int keep_reaching(struct member *m, double want)
 {
     double sum = 0;
 
-    for (uint32_t i = 0; i < n; i++) {
-        sum += (double)s->cand_weight[i];
-        if (sum >= want)
-            return i + 1;
+    for (uint32_t i = 0; i < m->best.n; i++) {
+        sum += (double)m->cand_weight[i];
+        if (sum >= want) {
+            m->best.n = i + 1;
+            return 1;
+        }
     }
-    return n + 1;
+    return 0;
 }
 
-/* top_k and top_p: leaves candidates, best first, with their weights, and returns how many. */
-static uint32_t filter_ordered(struct sampler *s, const float *logits, float largest,
-                               const struct sampling *how)
+static double sum_candidates(const struct member *m)
 {
-    int has_k = how->top_k > 0 && how->top_k < s->n_vocab;
-    int has_p = how->top_p > 0 && how->top_p < 1;
-    uint32_t n, cut;
-    double total = 0;
+    double sum = 0;
 
-    if (has_k) {
-        n = how->top_k;
-        best(s, logits, n);
-        weigh_candidates(s, logits, n, how->temperature);
-        if (!has_p)
-            return n;
-        for (uint32_t i = 0; i < n; i++)
-            total += (double)s->cand_weight[i];
-        cut = prefix_reaching(s, n, (double)how->top_p * total);
-        return cut <= n ? cut : n;
-    }
+    for (uint32_t i = 0; i < m->best.n; i++)
+        sum += (double)m->cand_weight[i];
+    return sum;
+}
 
-    total = weigh_all(s, logits, largest, how->temperature);
-    for (n = HEAP_FIRST;; n = n < HEAP_MAX ? HEAP_MAX : s->n_vocab) {
-        if (n > s->n_vocab)
-            n = s->n_vocab;
-        best(s, logits, n);
-        weigh_candidates(s, logits, n, how->temperature);
-        cut = prefix_reaching(s, n, (double)how->top_p * total);
-        if (cut <= n)
-            return cut;
-        if (n == s->n_vocab)
-            return n;
+/* The sum of the weights of what was gathered, in no promised order. */
+static double sum_gathered(const struct member *m)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < m->best.n; i++)
+        sum += (double)m->weight[best_id(m->best.cand[i])];
+    return sum;
+}
+
+/* top_p over the whole vocabulary. What is not among the candidates yet is below all that are, so
+ * they are ordered and cut once their weights reach it. */
+static void filter_by_p(const struct sampler *s, struct member *m, const struct logit_row *row,
+                        float largest, const struct sampling *how)
+{
+    double want = (double)how->top_p * weigh_all(s, m, row, largest, how->temperature, 0);
+
+    for (float reach = REACH_FIRST;; reach *= REACH_NEXT) {
+        int all = reach > REACH_MAX;
+
+        best_gather(&m->best, row, all ? -INFINITY : largest - reach * how->temperature);
+        if (sum_gathered(m) < want && !all)
+            continue;
+        best_order(&m->best);
+        for (uint32_t i = 0; i < m->best.n; i++)
+            m->cand_weight[i] = m->weight[best_id(m->best.cand[i])];
+        /* Their sum in this order may be below the one that was looked at. */
+        if (keep_reaching(m, want) || all)
+            return;
     }
 }
 
-static uint32_t draw_by_order(const struct sampler *s, uint32_t n, double u)
+static void filter_by_k(const struct sampler *s, struct member *m, const struct logit_row *row,
+                        const struct sampling *how)
 {
-    double total = 0, sum = 0, target;
+    best_first(&m->best, row, how->top_k);
+    weigh_candidates(s, m, row, how->temperature);
+    if (how->top_p > 0 && how->top_p < 1)
+        keep_reaching(m, (double)how->top_p * sum_candidates(m));
+}
+
+static uint32_t draw_by_order(const struct member *m, double u)
+{
+    double target = u * sum_candidates(m), sum = 0;
     uint32_t last = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        total += (double)s->cand_weight[i];
-    target = u * total;
-    for (uint32_t i = 0; i < n && s->cand_weight[i] > 0; i++) {
+    for (uint32_t i = 0; i < m->best.n && m->cand_weight[i] > 0; i++) {
         last = i;
-        sum += (double)s->cand_weight[i];
+        sum += (double)m->cand_weight[i];
         if (sum > target)
             break;
     }
-    return id_of(s->cand[last]);
+    return best_id(m->best.cand[last]);
 }
 
-int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how, uint64_t pos,
-                 uint32_t *ret_id)
+static uint32_t pick(const struct sampler *s, struct member *m, const struct logit_row *row,
+                     const struct sampling *how, uint64_t pos)
 {
-    int bad = 0;
-    uint32_t top = s->kernels->argmax(logits, s->n_vocab, &bad);
+    uint32_t top = best_one(row);
+    float largest = row->logits[top];
     double u;
 
-    if (bad)
-        return -EDOM;
-    if (how->temperature == 0) {
-        *ret_id = top;
-        return 0;
-    }
-
+    if (how->temperature == 0)
+        return top;
     u = (double)(counter_random(how->seed, pos) >> 11) * 0x1p-53;
-    if ((how->top_k > 0 && how->top_k < s->n_vocab) || (how->top_p > 0 && how->top_p < 1)) {
-        uint32_t n = filter_ordered(s, logits, logits[top], how);
-
-        while (n > 1 && s->cand_weight[n - 1] < how->min_p)
-            n--;
-        *ret_id = draw_by_order(s, n, u);
+    if (how->top_k > 0 && how->top_k < s->n_vocab) {
+        filter_by_k(s, m, row, how);
+    } else if (how->top_p > 0 && how->top_p < 1) {
+        filter_by_p(s, m, row, largest, how);
     } else {
-        double total = weigh_all(s, logits, logits[top], how->temperature);
+        double total = weigh_all(s, m, row, largest, how->temperature, how->min_p);
 
-        if (how->min_p > 0)
-            total = drop_light(s, how->min_p);
-        *ret_id = draw_by_id(s, total, u);
+        return draw_by_id(s, m, total, u);
     }
-    return 0;
+    while (m->best.n > 1 && m->cand_weight[m->best.n - 1] < how->min_p)
+        m->best.n--;
+    return draw_by_order(m, u);
 }
 
 /* ln x for a normal x > 0: x = 2^e * m, ln m = 2 artanh((m - 1) / (m + 1)), m within sqrt(2) of 1.
@@ -393,15 +295,64 @@ static double ln(double x)
     return e * 0.69314718055994531 + 2 * z * sum;
 }
 
-int logprob_of(struct sampler *s, const float *logits, uint32_t id, float *ret_lp)
+static float score(const struct sampler *s, struct member *m, const struct logit_row *row,
+                   uint32_t id)
 {
-    int bad = 0;
-    uint32_t top = s->kernels->argmax(logits, s->n_vocab, &bad);
+    float largest = row->logits[best_one(row)];
 
     assert(id < s->n_vocab);
-    if (bad)
-        return -EDOM;
-    *ret_lp = (float)((double)logits[id] - (double)logits[top] -
-                      ln(weigh_all(s, logits, logits[top], 1.0f)));
-    return 0;
+    return (float)((double)row->logits[id] - (double)largest -
+                   ln(weigh_all(s, m, row, largest, 1.0f, 0)));
+}
+
+static int is_finite(const struct sampler *s, const float *block_max)
+{
+    int finite = 1;
+
+    for (uint32_t b = 0; b < s->n_blocks; b++)
+        finite &= block_max[b] == block_max[b];
+    return finite;
+}
+
+static void draw_row(const struct sampler *s, struct member *m, uint32_t i)
+{
+    struct draw *draw = &s->draws[i];
+    struct logit_row row = {s->logits + (size_t)i * s->n_vocab, m->block_max, s->n_vocab};
+
+    if (s->block_max)
+        row.block_max = s->block_max + (size_t)i * s->n_blocks;
+    else
+        s->kernels->block_max(m->block_max, row.logits, s->n_vocab);
+    draw->err = is_finite(s, row.block_max) ? 0 : -EDOM;
+    if (draw->err < 0)
+        return;
+    if (draw->how)
+        draw->id = pick(s, m, &row, draw->how, draw->pos);
+    else
+        draw->logprob = score(s, m, &row, draw->id);
+}
+
+static void draw_region(void *arg, unsigned member, unsigned n)
+{
+    struct sampler *s = arg;
+    uint32_t i;
+
+    (void)n;
+    /* Relaxed: the barrier at the end of the region orders what the draws wrote. */
+    while ((i = atomic_fetch_add_explicit(&s->cursor, 1, memory_order_relaxed)) < s->n_draws)
+        draw_row(s, &s->members[member], i);
+}
+
+void sampler_draw(struct sampler *s, const float *logits, const float *block_max,
+                  struct draw *draws, uint32_t n)
+{
+    s->logits = logits;
+    s->block_max = block_max;
+    s->draws = draws;
+    s->n_draws = n;
+    atomic_store_explicit(&s->cursor, 0, memory_order_relaxed); /* the region's start orders it */
+    if (n > 1 && s->team)
+        team_run(s->team, draw_region, s);
+    else
+        draw_region(s, 0, 1);
 }

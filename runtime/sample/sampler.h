@@ -22,6 +22,7 @@
 
 #include <stdint.h>
 #include "kernels/cpu_kernels.h"
+#include "runtime/base/team.h"
 
 struct sampling { /* ranges are checked where a request comes in */
     uint64_t seed;
@@ -31,18 +32,27 @@ struct sampling { /* ranges are checked where a request comes in */
     uint32_t top_k;    /* 0 = off; also when it is not below the vocabulary */
 };
 
-struct sampler; /* working memory for one vocabulary size; one thread */
+/* What is wanted of a row of logits, and what came of it. */
+struct draw {
+    const struct sampling *how; /* NULL: `id` is scored */
+    uint64_t pos;               /* of the token that is drawn, in its sequence */
+    uint32_t id;                /* < n_vocab: drawn, or given to be scored */
+    float logprob;              /* of the scored one: ln softmax(logits)[id] */
+    int err; /* 0; -EDOM: the row has a NaN or infinity (-inf too), id and logprob stay as they were */
+};
 
-int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu_kernels *kernels);
+struct sampler; /* working memory for one vocabulary size */
+
+/* The kernels and the team, which may be NULL, outlive it. */
+int sampler_new(struct sampler **ret_sampler, uint32_t n_vocab, const struct cpu_kernels *kernels,
+                struct team *team);
 void sampler_free(struct sampler *s);
 
-/* 0; -EDOM: the row has a NaN or infinity (-inf too) and no token was drawn. logits[n_vocab] is not
- * changed. */
-int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how, uint64_t pos,
-                 uint32_t *ret_id);
-
-/* ln softmax(logits)[id], id < n_vocab, with f64 sums in the fixed order: 0 or -EDOM. */
-int logprob_of(struct sampler *s, const float *logits, uint32_t id, float *ret_lp);
+/* Does draws[i] with row i of logits [n][n_vocab], rows shared out over the team, whose leader
+ * calls. block_max: [n][(n_vocab + 63) / 64] as the kernel of that name makes them; NULL: not known
+ * yet. Allocates nothing. */
+void sampler_draw(struct sampler *s, const float *logits, const float *block_max,
+                  struct draw *draws, uint32_t n);
 
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). */
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);

@@ -257,14 +257,21 @@ static void pack_all(struct sched *s, struct step *step, uint64_t now_ns)
     }
 }
 
-static int pick(struct sched *s, const struct request *req, const float *logits, uint32_t *ret_id)
+/* Says for each row of logits which token it is asked for: the next one, or how likely a known one
+ * is. */
+static void ask_draws(struct sched *s, const struct step *step)
 {
-    int bad = 0;
+    struct draw *draw = s->draws;
 
-    if (req->sampling.temperature != 0)
-        return sampler_pick(s->sampler, logits, &req->sampling, req->n_tokens, ret_id);
-    *ret_id = s->backend->argmax(s->backend->self, logits, &bad);
-    return bad ? -EDOM : 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct request *req = s->seq_req[i];
+        const uint32_t *next = req->tokens + req->n_logprobs + 1;
+
+        for (uint32_t r = 0; r < s->seq_logits[i]; r++)
+            *draw++ = req->op == REQUEST_LOGPROBS
+                          ? (struct draw){.id = next[r]}
+                          : (struct draw){.how = &req->sampling, .pos = req->n_tokens};
+    }
 }
 
 static int stops(const struct sched *s, const struct request *req, uint32_t id)
@@ -300,48 +307,46 @@ static int feed_received(struct sched *s, struct request *req, uint64_t now_ns)
 }
 
 /* The next token of a generation, and whether it is the last. */
-static void generate(struct sched *s, struct request *req, const float *logits, uint64_t now_ns)
+static void generate(struct sched *s, struct request *req, const struct draw *draw, uint64_t now_ns)
 {
-    uint32_t id;
     int err;
 
-    if (pick(s, req, logits, &id) < 0) {
+    if (draw->err < 0) {
         request_end(s, req, END_NUMERIC, FINISH_NONE, now_ns);
         return;
     }
     if (req->stamp[STAMP_FIRST] == 0)
         req->stamp[STAMP_FIRST] = now_ns;
     req->stamp[STAMP_LAST] = now_ns;
-    if (stops(s, req, id)) {
+    if (stops(s, req, draw->id)) {
         err = output_flush(s, req, 0);
         request_end(s, req, err < 0 ? END_CONTEXT : END_OK, err < 0 ? FINISH_NONE : FINISH_STOP,
                     now_ns);
         return;
     }
-    req->tokens[req->n_tokens++] = id;
-    if (!feed(s, req, id, now_ns) && !request_goes_on(s, req))
+    req->tokens[req->n_tokens++] = draw->id;
+    if (!feed(s, req, draw->id, now_ns) && !request_goes_on(s, req))
         request_end(s, req, END_OK, FINISH_LENGTH, now_ns);
 }
 
-static void score(struct sched *s, struct request *req, const float *logits, uint32_t n,
+static void score(struct sched *s, struct request *req, const struct draw *draws, uint32_t n,
                   uint64_t now_ns)
 {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t next = req->tokens[req->n_logprobs + 1];
-
-        if (logprob_of(s->sampler, logits + (size_t)i * s->n_vocab, next,
-                       &req->logprobs[req->n_logprobs]) < 0) {
+        if (draws[i].err < 0) {
             request_end(s, req, END_NUMERIC, FINISH_NONE, now_ns);
             return;
         }
-        req->n_logprobs++;
+        req->logprobs[req->n_logprobs++] = draws[i].logprob;
     }
     if (!is_prefill(req))
         request_end(s, req, END_OK, FINISH_NONE, now_ns);
 }
 
-static void absorb(struct sched *s, const struct step *step, const float *logits, uint64_t now_ns)
+static void absorb(struct sched *s, const struct step *step, uint64_t now_ns)
 {
+    const struct draw *draw = s->draws;
+
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         struct request *req = s->seq_req[i];
         uint32_t n = s->seq_logits[i];
@@ -350,14 +355,14 @@ static void absorb(struct sched *s, const struct step *step, const float *logits
         if (req->cancel || req->end_asked != END_OK)
             ; /* it ends at the boundary that follows, and this token is never seen */
         else if (req->op == REQUEST_LOGPROBS)
-            score(s, req, logits, n, now_ns);
+            score(s, req, draw, n, now_ns);
         else if (feed_received(s, req, now_ns))
             ; /* a stop string among them */
         else if (n > 0)
-            generate(s, req, logits, now_ns);
+            generate(s, req, draw, now_ns);
         else if (!is_prefill(req))
             request_end(s, req, END_OK, FINISH_LENGTH, now_ns); /* no room for output */
-        logits += (size_t)n * s->n_vocab;
+        draw += n;
     }
 }
 
@@ -374,16 +379,18 @@ uint32_t sched_step(struct sched *s, uint64_t (*now)(void))
     if (s->n_running == 0)
         return 0;
     pack_all(s, &step, begin_ns);
+    ask_draws(s, &step);
 
     s->stepping = 1;
     s->backend->forward(s->backend->self, &step, &logits);
+    sampler_draw(s->sampler, logits, s->backend->block_max, s->draws, step.n_logits);
     s->stepping = 0;
 
     end_ns = now();
     s->steps++;
     s->step_ns =
         s->steps == 1 ? end_ns - begin_ns : s->step_ns - s->step_ns / 8 + (end_ns - begin_ns) / 8;
-    absorb(s, &step, logits, end_ns);
+    absorb(s, &step, end_ns);
     sched_expire(s, end_ns);
     return step.n_rows;
 }

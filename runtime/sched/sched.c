@@ -77,9 +77,10 @@ static int step_memory_new(struct sched *s)
     s->seq_prompt = calloc(n, sizeof *s->seq_prompt);
     s->seq_req = calloc(n, sizeof(struct request *));
     s->seq_logits = calloc(n, sizeof *s->seq_logits);
+    s->draws = calloc(s->backend->logits_max, sizeof *s->draws);
     s->granted = calloc(n, sizeof *s->granted);
     if (!s->queue || !s->running || !s->paused || !s->tokens || !s->logit_rows || !s->seqs ||
-        !s->seq_prompt || !s->seq_req || !s->seq_logits || !s->granted)
+        !s->seq_prompt || !s->seq_req || !s->seq_logits || !s->draws || !s->granted)
         return -ENOMEM;
     return 0;
 }
@@ -153,6 +154,7 @@ void sched_free(struct sched *s)
     free(s->seq_prompt);
     free(s->seq_req);
     free(s->seq_logits);
+    free(s->draws);
     free(s->granted);
     page_pool_free(s->pool);
     free(s);

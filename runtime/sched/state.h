@@ -81,7 +81,8 @@ struct sched {
     uint32_t *seq_prompt;     /* [running_max] its prompt */
     struct request **seq_req; /* [running_max] whose seqs[i] is */
     uint32_t *seq_logits;     /* [running_max] logits of seqs[i] */
-    uint32_t *granted;        /* [running_max] prompt rows of running[i] in this step */
+    struct draw *draws; /* [logits_max] what each row of logits is for, then what came of it */
+    uint32_t *granted;  /* [running_max] prompt rows of running[i] in this step */
 };
 
 static inline struct party *client_of(const struct sched *s, const struct request *req)

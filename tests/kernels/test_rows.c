@@ -335,49 +335,131 @@ START_TEST(rope_gives_the_reference_bits_and_rotates_pairs)
 }
 END_TEST
 
-START_TEST(argmax_finds_the_lowest_index_of_the_largest)
+/* By the contract's words. */
+static float block_largest(const float *x, uint32_t begin, uint32_t n)
+{
+    float largest = -INFINITY;
+
+    for (uint32_t i = begin; i < n && i < begin + 64; i++) {
+        if (!isfinite(x[i]))
+            return NAN;
+        largest = x[i] > largest ? x[i] : largest;
+    }
+    return largest == 0 ? 0.0f : largest;
+}
+
+static void check_block_max(const float *x, uint32_t n)
+{
+    uint32_t blocks = (n + 63) / 64;
+    float *max = guard_alloc(blocks * 4, 4);
+
+    kern->block_max(max, x, n);
+    for (uint32_t b = 0; b < blocks; b++) {
+        float expected = block_largest(x, 64 * b, n);
+
+        ck_assert_same_floats(&max[b], &expected, 1);
+    }
+    guard_free(max, blocks * 4);
+}
+
+START_TEST(block_max_finds_the_largest_of_each_block_of_any_length)
 {
     uint64_t state = 5;
 
-    for (uint32_t n = 1; n <= 100; n++) {
+    for (uint32_t n = 1; n <= 300; n++) {
         float *x = random_floats(n, 1, &state);
-        uint32_t at = (uint32_t)(random_bits(&state) % n);
-        int bad = 7;
 
-        for (uint32_t i = at; i < n; i += 3) /* several equal ones, the first at `at` */
-            x[i] = 2;
-        ck_assert_uint_eq(kern->argmax(x, n, &bad), at);
-        ck_assert_int_eq(bad, 0);
-        for (uint32_t i = 0; i < n; i++)
-            x[i] = i % 2 ? 0 : -0.0f; /* equal as numbers */
-        ck_assert_uint_eq(kern->argmax(x, n, &bad), 0);
+        check_block_max(x, n);
+        for (uint32_t i = 0; i < n; i++) /* the lanes that are left out are not the largest */
+            x[i] = -1 - fabsf(x[i]);
+        check_block_max(x, n);
         for (uint32_t i = 0; i < n; i++)
             x[i] = -FLT_MAX;
-        ck_assert_uint_eq(kern->argmax(x, n, &bad), 0);
-        ck_assert_int_eq(bad, 0);
+        check_block_max(x, n);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = -0.0f;
+        check_block_max(x, n);
         guard_free(x, n * 4);
     }
 }
 END_TEST
 
-START_TEST(argmax_sees_every_nan_and_infinity)
+START_TEST(block_max_sees_every_nan_and_infinity)
 {
     static const float bad_values[] = {NAN, INFINITY, -INFINITY, -NAN};
     uint64_t state = 5;
-    float *x = random_floats(99, 1, &state);
+    float *x = random_floats(163, 1, &state);
 
-    for (uint32_t i = 0; i < 99; i++) {
+    for (uint32_t i = 0; i < 163; i++) {
         for (uint32_t k = 0; k < 4; k++) {
             float old = x[i];
-            int bad = 0;
 
             x[i] = bad_values[k];
-            ck_assert_uint_eq(kern->argmax(x, 99, &bad), 0);
-            ck_assert_int_eq(bad, 1);
+            check_block_max(x, 163);
             x[i] = old;
         }
     }
-    guard_free(x, 99 * 4);
+    guard_free(x, 163 * 4);
+}
+END_TEST
+
+/* Lengths on both sides of a vector, a block of 64 and a sum of 256. */
+static const uint32_t weigh_lengths[] = {1,   7,   8,   9,   15,  16,  17,
+                                         100, 255, 256, 257, 300, 511, 1025};
+#define N_WEIGH ((int)(sizeof weigh_lengths / sizeof weigh_lengths[0]))
+
+START_TEST(weigh_gives_the_reference_bits_and_the_softmax_weights)
+{
+    static const float temperatures[] = {1, 0.7f, 0.05f, 100, 1e-40f};
+    uint32_t n = weigh_lengths[_i], sums = (n + 255) / 256;
+    uint64_t state = 6;
+    float *x = random_floats(n, 30, &state), *w = guard_alloc(n * 4, 4);
+    float *expected = guard_alloc(n * 4, 4);
+    double *sum = guard_alloc(sums * 8, 8), *expected_sum = guard_alloc(sums * 8, 8);
+
+    for (uint32_t k = 0; k < 10; k++) {
+        float t = temperatures[k % 5], least = k < 5 ? 0 : 0.01f, largest = x[0];
+
+        for (uint32_t i = 0; i < n; i++)
+            largest = x[i] > largest ? x[i] : largest;
+        kern->weigh(w, sum, x, n, largest, t, least);
+        ref->weigh(expected, expected_sum, x, n, largest, t, least);
+        ck_assert_same_floats(w, expected, n);
+        ck_assert_mem_eq(sum, expected_sum, sums * 8);
+        for (uint32_t b = 0; b < sums; b++) {
+            double total = 0;
+
+            for (uint32_t i = 256 * b; i < n && i < 256 * b + 256; i++) {
+                double y = ((double)x[i] - (double)largest) / (double)t, exact = exp(y);
+
+                /* Two roundings of y and exp's 2^-22; below -87.33 it is 0. */
+                if (y > -87 && fabs(exact - (double)least) > 1e-5 * exact)
+                    ck_assert_double_le(fabs((double)w[i] - (exact < (double)least ? 0 : exact)),
+                                        exact * (0x1p-22 + fabs(y) * 0x1p-22));
+                else if (y < -88)
+                    ck_assert_float_eq(w[i], 0);
+                total += (double)w[i];
+            }
+            ck_assert_double_le(fabs(total - sum[b]), 1e-13 * total);
+        }
+    }
+    guard_free(x, n * 4);
+    guard_free(w, n * 4);
+    guard_free(expected, n * 4);
+    guard_free(sum, sums * 8);
+    guard_free(expected_sum, sums * 8);
+}
+END_TEST
+
+START_TEST(weigh_takes_logits_that_are_farther_apart_than_a_float_says)
+{
+    float x[] = {-FLT_MAX, FLT_MAX, 0, FLT_MAX}, w[4];
+    double sum;
+
+    kern->weigh(w, &sum, x, 4, FLT_MAX, 1e-40f, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        ck_assert_float_eq(w[i], i % 2 ? 1.0f : 0.0f);
+    ck_assert_double_eq(sum, 2);
 }
 END_TEST
 
@@ -401,8 +483,10 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, swiglu_gives_the_reference_bits_and_the_function, 0, N_LENGTHS);
     tcase_add_loop_test(tc, add_adds, 0, N_LENGTHS);
     tcase_add_loop_test(tc, rope_gives_the_reference_bits_and_rotates_pairs, 0, 8);
-    tcase_add_test(tc, argmax_finds_the_lowest_index_of_the_largest);
-    tcase_add_test(tc, argmax_sees_every_nan_and_infinity);
+    tcase_add_test(tc, block_max_finds_the_largest_of_each_block_of_any_length);
+    tcase_add_test(tc, block_max_sees_every_nan_and_infinity);
+    tcase_add_loop_test(tc, weigh_gives_the_reference_bits_and_the_softmax_weights, 0, N_WEIGH);
+    tcase_add_test(tc, weigh_takes_logits_that_are_farther_apart_than_a_float_says);
     suite_add_tcase(suite, tc);
     return kern_test_main(argc, argv, suite);
 }

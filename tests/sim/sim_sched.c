@@ -158,15 +158,6 @@ static void sim_forward(void *self, const struct step *step, const float **ret_l
     *ret_logits = sim.logits[0];
 }
 
-static uint32_t sim_argmax(void *self, const float *logits, int *ret_bad)
-{
-    const struct pair *set = &sim.row[(uint32_t)(logits - sim.logits[0]) / FAKE_VOCAB];
-
-    (void)self;
-    *ret_bad = set->bad;
-    return set->a < set->b ? set->a : set->b;
-}
-
 /* ---- the oracle ------------------------------------------------------------------------------ */
 
 static struct {
@@ -219,27 +210,28 @@ static void oracle_generate(const struct request *req, uint64_t h)
     oracle.finish = FINISH_LENGTH;
     while (oracle.n_all < req->max_tokens && req->n_prompt + oracle.n_all < sim.opt.n_ctx) {
         const uint8_t *text;
-        uint32_t id;
+        struct draw draw;
         size_t n;
 
         model_row(logits, &set, h);
-        if (sampler_pick(sim.oracle_sampler, logits, &req->sampling, req->n_prompt + oracle.n_all,
-                         &id) < 0) {
+        draw = (struct draw){.how = &req->sampling, .pos = req->n_prompt + oracle.n_all};
+        sampler_draw(sim.oracle_sampler, logits, NULL, &draw, 1);
+        if (draw.err < 0) {
             oracle.status = END_NUMERIC;
             oracle.finish = FINISH_NONE;
             break;
         }
-        if (oracle_stops(req, id)) {
+        if (oracle_stops(req, draw.id)) {
             oracle.finish = FINISH_STOP;
             cut = 0;
             break;
         }
-        h = mix(h, id);
-        oracle.all[oracle.n_all++] = id;
-        text = vocab_bytes(&sim.vocab, id, &n);
+        h = mix(h, draw.id);
+        oracle.all[oracle.n_all++] = draw.id;
+        text = vocab_bytes(&sim.vocab, draw.id, &n);
         memcpy(oracle.all_text + oracle.n_all_text, text, n);
         oracle.n_all_text += (uint32_t)n;
-        if (oracle_take(&d, detok_feed(&d, id, &piece), &piece)) {
+        if (oracle_take(&d, detok_feed(&d, draw.id, &piece), &piece)) {
             oracle.finish = FINISH_STOP;
             return;
         }
@@ -252,6 +244,7 @@ static void oracle_run(const struct request *req)
 {
     static float logits[FAKE_VOCAB];
     static struct pair set;
+    struct draw draw;
     uint64_t h = 17;
 
     oracle.status = END_OK;
@@ -262,10 +255,12 @@ static void oracle_run(const struct request *req)
         if (req->op != REQUEST_LOGPROBS || i + 1 == req->n_prompt || oracle.status != END_OK)
             continue;
         model_row(logits, &set, h);
-        if (logprob_of(sim.oracle_sampler, logits, req->tokens[i + 1], &oracle.logprobs[i]) < 0)
+        draw = (struct draw){.id = req->tokens[i + 1]};
+        sampler_draw(sim.oracle_sampler, logits, NULL, &draw, 1);
+        if (draw.err < 0)
             oracle.status = END_NUMERIC;
         else
-            oracle.n_logprobs++;
+            oracle.logprobs[oracle.n_logprobs++] = draw.logprob;
     }
     if (req->op == REQUEST_GENERATE)
         oracle_generate(req, h);
@@ -703,7 +698,6 @@ static void limits_choose(void)
         .logits_max = between(running, LOGITS_MAX),
         .n_vocab = FAKE_VOCAB,
         .forward = sim_forward,
-        .argmax = sim_argmax,
     };
 }
 
@@ -711,8 +705,8 @@ static void world_new(void)
 {
     const struct cpu_kernels *kernels = cpu_kernels_get(CPU_AUTO, NULL);
 
-    ck_assert_int_eq(sampler_new(&sim.sampler, FAKE_VOCAB, kernels), 0);
-    ck_assert_int_eq(sampler_new(&sim.oracle_sampler, FAKE_VOCAB, kernels), 0);
+    ck_assert_int_eq(sampler_new(&sim.sampler, FAKE_VOCAB, kernels, NULL), 0);
+    ck_assert_int_eq(sampler_new(&sim.oracle_sampler, FAKE_VOCAB, kernels, NULL), 0);
     ck_assert_int_eq(sched_new(&sim.sched, &sim.opt, &sim.backend, sim.sampler), 0);
     sim.opt.n_ctx = sched_n_ctx(sim.sched);
     SIM(sched_slots(sim.sched) <= SLOTS_MAX);

@@ -36,16 +36,12 @@ static uint32_t compute(const uint32_t *ids, uint32_t pos0, uint32_t n, uint32_t
     struct step step = {.n_rows = n, .tokens = ids, .n_seqs = 1, .seqs = &seq, .n_logits = 1,
                         .logit_rows = &last, .n_prompt = &n_prompt};
     const float *logits;
-    uint32_t id, best = 0;
-    int bad;
+    uint32_t best = 0;
 
     backend->forward(backend->self, &step, &logits);
-    id = backend->argmax(backend->self, logits, &bad);
-    ck_assert_int_eq(bad, 0);
     for (uint32_t i = 0; i < ECHO_VOCAB; i++)
         best = logits[i] > logits[best] ? i : best;
-    ck_assert_uint_eq(best, id);
-    return id;
+    return best;
 }
 
 /* The answer to a prompt, n tokens of it. */

@@ -7,9 +7,11 @@
  */
 #include <check.h>
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "runtime/sample/best.h"
 #include "runtime/sample/sampler.h"
 
 #define N_MAX 6000
@@ -19,8 +21,30 @@ static struct sampler *sampler_for(uint32_t n_vocab)
 {
     struct sampler *s;
 
-    ck_assert_int_eq(sampler_new(&s, n_vocab, cpu_kernels_get(CPU_REF, NULL)), 0);
+    ck_assert_int_eq(sampler_new(&s, n_vocab, cpu_kernels_get(CPU_REF, NULL), NULL), 0);
     return s;
+}
+
+/* One row alone, whose maxima nobody has computed. */
+static int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how,
+                        uint64_t pos, uint32_t *ret_id)
+{
+    struct draw draw = {.how = how, .pos = pos, .id = 77};
+
+    sampler_draw(s, logits, NULL, &draw, 1);
+    ck_assert(draw.err == 0 || draw.id == 77);
+    *ret_id = draw.id;
+    return draw.err;
+}
+
+static int logprob_of(struct sampler *s, const float *logits, uint32_t id, float *ret_lp)
+{
+    struct draw draw = {.id = id, .logprob = 7};
+
+    sampler_draw(s, logits, NULL, &draw, 1);
+    ck_assert(draw.err == 0 || draw.logprob == 7);
+    *ret_lp = draw.logprob;
+    return draw.err;
 }
 
 /* ---- the witness ----------------------------------------------------------------------------- */
@@ -227,8 +251,8 @@ START_TEST(a_row_that_is_not_finite_draws_nothing)
 {
     const float bad[] = {NAN, INFINITY, -INFINITY};
     struct sampler *s = sampler_for(600);
-    float logits[600] = {0}, lp = 7;
-    uint32_t id = 77;
+    float logits[600] = {0}, lp;
+    uint32_t id;
 
     for (uint32_t i = 0; i < 3; i++) {
         for (uint32_t at = 0; at < 600; at += 37) {
@@ -244,8 +268,6 @@ START_TEST(a_row_that_is_not_finite_draws_nothing)
             logits[at] = 0;
         }
     }
-    ck_assert_uint_eq(id, 77);
-    ck_assert_float_eq(lp, 7);
     sampler_free(s);
 }
 END_TEST
@@ -486,11 +508,142 @@ START_TEST(logprobs_equal_a_long_double_softmax)
 }
 END_TEST
 
+/* ---- rows of a step: maxima known, a team --------------------------------------------------- */
+
+#define STEP_ROWS 24u
+
+/* Every third row is scored, the others are drawn in every way; row 7 has a NaN, row 8 a -infinity. */
+static void step_make(float *logits, uint32_t n, struct sampling *how, struct draw *draws)
+{
+    for (uint32_t i = 0; i < STEP_ROWS; i++) {
+        how[i] = (struct sampling){.seed = rng(),
+                                   .temperature = i % 4 == 0 ? 0 : 0.2f + 2 * rng_float(),
+                                   .top_k = i % 2 ? 0 : 1 + (uint32_t)(rng() % (2 * n)),
+                                   .top_p = i % 8 < 4 ? 0.99f * rng_float() : 0,
+                                   .min_p = i % 5 ? 0 : 0.1f};
+        draws[i] = i % 3 ? (struct draw){.how = &how[i], .pos = rng() % 100}
+                         : (struct draw){.id = (uint32_t)(rng() % n)};
+        random_row(logits + (size_t)i * n, n);
+    }
+    logits[7 * n + n / 2] = NAN;
+    logits[8 * n] = -INFINITY;
+}
+
+START_TEST(rows_give_the_same_whoever_draws_them_and_knows_their_maxima)
+{
+    const struct cpu_kernels *ref = cpu_kernels_get(CPU_REF, NULL);
+    static const enum cpu_variant variants[] = {CPU_REF, CPU_AVX2, CPU_AVX512};
+    static float logits[STEP_ROWS * N_MAX], max[STEP_ROWS * N_MAX];
+    struct sampling how[STEP_ROWS];
+    struct draw wanted[STEP_ROWS], alone[STEP_ROWS];
+    struct team *team;
+
+    ck_assert_int_eq(team_new(&team, 3), 0);
+    rng_state = 77;
+    for (uint32_t round = 0; round < 60; round++) {
+        uint32_t n = round < 5 ? 63 + round : 1 + (uint32_t)(rng() % N_MAX);
+        struct sampler *s;
+
+        step_make(logits, n, how, wanted);
+        memcpy(alone, wanted, sizeof alone);
+        s = sampler_for(n);
+        for (uint32_t i = 0; i < STEP_ROWS; i++)
+            sampler_draw(s, logits + (size_t)i * n, NULL, &alone[i], 1);
+        sampler_free(s);
+        ck_assert_int_eq(alone[7].err, -EDOM);
+        ck_assert_int_eq(alone[8].err, -EDOM);
+        for (uint32_t i = 0; i < STEP_ROWS; i++)
+            ref->block_max(max + (size_t)i * ((n + 63) / 64), logits + (size_t)i * n, n);
+        for (uint32_t v = 0; v < 3; v++) {
+            const struct cpu_kernels *kernels = cpu_kernels_get(variants[v], NULL);
+            struct draw together[STEP_ROWS];
+
+            if (!kernels)
+                continue;
+            ck_assert_int_eq(sampler_new(&s, n, kernels, v % 2 ? NULL : team), 0);
+            memcpy(together, wanted, sizeof together);
+            sampler_draw(s, logits, max, together, STEP_ROWS);
+            for (uint32_t i = 0; i < STEP_ROWS; i++) {
+                ck_assert_int_eq(together[i].err, alone[i].err);
+                ck_assert_uint_eq(together[i].id, alone[i].id);
+                ck_assert_mem_eq(&together[i].logprob, &alone[i].logprob, sizeof(float));
+            }
+            sampler_free(s);
+        }
+    }
+    team_free(team);
+}
+END_TEST
+
+/* ---- the best candidates, against a full sort ------------------------------------------------ */
+
+/* k candidates of a row, for every k in steps: those of the sort, in its order. */
+static void check_best(const float *logits, uint32_t n, uint32_t k_step)
+{
+    static uint64_t cand[N_MAX], spare[N_MAX];
+    static uint32_t order[N_MAX];
+    static float max[N_MAX / 64 + 1];
+    struct logit_row row = {logits, max, n};
+    struct best best = {.cand = cand, .spare = spare};
+
+    cpu_kernels_get(CPU_REF, NULL)->block_max(max, logits, n);
+    witness_logits = logits;
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort(order, n, sizeof *order, witness_order);
+    ck_assert_uint_eq(best_one(&row), order[0]);
+    for (uint32_t k = 1; k <= n; k += k < 4 ? 1 : k_step) {
+        best_first(&best, &row, k);
+        ck_assert_uint_eq(best.n, k);
+        for (uint32_t i = 0; i < k; i++)
+            ck_assert_msg(best_id(best.cand[i]) == order[i], "n %u, k %u: place %u has %u, not %u",
+                          n, k, i, best_id(best.cand[i]), order[i]);
+    }
+}
+
+START_TEST(the_best_candidates_are_those_of_a_full_sort)
+{
+    static float logits[N_MAX];
+
+    rng_state = 4711;
+    /* Every k of every length around one, two and three blocks, with few different values. */
+    for (uint32_t n = 1; n <= 200; n++) {
+        uint32_t values = 1 + (uint32_t)(rng() % 6);
+
+        for (uint32_t i = 0; i < n; i++)
+            logits[i] = (float)(rng() % values) - 2;
+        check_best(logits, n, n % 16 == 0 ? 1 : 7);
+    }
+    for (uint32_t round = 0; round < 40; round++) {
+        uint32_t n = 1 + (uint32_t)(rng() % N_MAX);
+
+        random_row(logits, n);
+        check_best(logits, n, 1 + n / 7);
+    }
+}
+END_TEST
+
+START_TEST(all_the_best_in_one_block_or_at_the_ends_of_the_range_are_found)
+{
+    static float logits[N_MAX];
+
+    for (uint32_t i = 0; i < N_MAX; i++)
+        logits[i] = i / 64 == 40 ? 5 + (float)(i % 7) : -(float)(i % 3); /* 64 of one block */
+    check_best(logits, N_MAX, 37);
+    for (uint32_t i = 0; i < N_MAX; i++) /* no distance between two of them is finite */
+        logits[i] = i % 2 ? FLT_MAX : -FLT_MAX;
+    check_best(logits, N_MAX, 997);
+    for (uint32_t i = 0; i < N_MAX; i++) /* denormal, and equal but for the sign of zero */
+        logits[i] = i % 3 == 0 ? 1e-45f : i % 3 == 1 ? -0.0f : 0.0f;
+    check_best(logits, N_MAX, 997);
+}
+END_TEST
+
 START_TEST(an_empty_vocabulary_is_refused)
 {
     struct sampler *s = NULL;
 
-    ck_assert_int_eq(sampler_new(&s, 0, cpu_kernels_get(CPU_REF, NULL)), -EINVAL);
+    ck_assert_int_eq(sampler_new(&s, 0, cpu_kernels_get(CPU_REF, NULL), NULL), -EINVAL);
     ck_assert_ptr_null(s);
     sampler_free(s);
 }
@@ -520,6 +673,9 @@ int main(void)
     tcase_add_test(tc, a_pick_depends_on_its_row_seed_and_position_only);
     tcase_add_test(tc, huge_logits_and_temperatures_do_no_harm);
     tcase_add_test(tc, logprobs_equal_a_long_double_softmax);
+    tcase_add_test(tc, rows_give_the_same_whoever_draws_them_and_knows_their_maxima);
+    tcase_add_test(tc, the_best_candidates_are_those_of_a_full_sort);
+    tcase_add_test(tc, all_the_best_in_one_block_or_at_the_ends_of_the_range_are_found);
     tcase_add_test(tc, an_empty_vocabulary_is_refused);
     suite_add_tcase(suite, tc);
     srunner_set_tap(sr, "-");

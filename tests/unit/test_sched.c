@@ -101,26 +101,8 @@ static void fake_forward(void *self, const struct step *step, const float **ret_
     *ret_logits = w.logits[0];
 }
 
-static uint32_t fake_argmax(void *self, const float *logits, int *ret_bad)
-{
-    uint32_t best = 0;
-
-    (void)self;
-    *ret_bad = 0;
-    for (uint32_t i = 0; i < FAKE_VOCAB; i++) {
-        if (!isfinite(logits[i]))
-            *ret_bad = 1;
-        if (logits[i] > logits[best])
-            best = i;
-    }
-    return best;
-}
-
-static const struct sched_opt opt_default = {.running_max = 4,
-                                             .queued_max = 4,
-                                             .n_pages = 64,
-                                             .n_ctx = 512,
-                                             .chunk_rows = 16};
+static const struct sched_opt opt_default = {
+    .running_max = 4, .queued_max = 4, .n_pages = 64, .n_ctx = 512, .chunk_rows = 16};
 
 static void world_init(struct sched_opt opt)
 {
@@ -130,11 +112,10 @@ static void world_init(struct sched_opt opt)
     w.backend = (struct backend){.rows_max = ROWS_MAX,
                                  .logits_max = LOGITS_MAX,
                                  .n_vocab = FAKE_VOCAB,
-                                 .forward = fake_forward,
-                                 .argmax = fake_argmax};
+                                 .forward = fake_forward};
     for (uint32_t k = 0; k < SCRIPTS; k++)
         w.script[k].fill = 'a' + k % 26;
-    ck_assert_int_eq(sampler_new(&w.sampler, FAKE_VOCAB, cpu_kernels_get(CPU_REF, NULL)), 0);
+    ck_assert_int_eq(sampler_new(&w.sampler, FAKE_VOCAB, cpu_kernels_get(CPU_REF, NULL), NULL), 0);
     opt.vocab = &w.vocab;
     ck_assert_int_eq(sched_new(&w.sched, &opt, &w.backend, w.sampler), 0);
 }

@@ -34,29 +34,22 @@ static void fake_forward(void *self, const struct step *step, const float **ret_
     *ret_logits = logits[0];
 }
 
-static uint32_t fake_argmax(void *self, const float *row, int *ret_bad)
-{
-    (void)self;
-    (void)row;
-    *ret_bad = 0;
-    return 'a';
-}
-
 static void setup(void)
 {
     vocab.bos = VOCAB_NONE;
     backend = (struct backend){.rows_max = ROWS_MAX,
                                .logits_max = LOGITS_MAX,
                                .n_vocab = FAKE_VOCAB,
-                               .forward = fake_forward,
-                               .argmax = fake_argmax};
+                               .forward = fake_forward};
     opt = (struct sched_opt){.running_max = 16,
                              .queued_max = 8,
                              .n_pages = 256,
                              .n_ctx = 512,
                              .chunk_rows = 20,
                              .vocab = &vocab};
-    ck_assert_int_eq(sampler_new(&sampler, FAKE_VOCAB, cpu_kernels_get(CPU_REF, NULL)), 0);
+    ck_assert_int_eq(sampler_new(&sampler, FAKE_VOCAB, cpu_kernels_get(CPU_REF, NULL), NULL), 0);
+    for (uint32_t i = 0; i < LOGITS_MAX; i++)
+        logits[i]['a'] = 1;
 }
 
 static void begin(void)
