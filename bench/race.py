@@ -5,7 +5,8 @@ race.py - our engine and others on the same files, in turns: race.py [--rounds N
 
 In each round every engine measures every cell once, so that a noisy minute hits all of them; medians of the
 rounds are printed, and ratios of them as `figure` lines. Peers that bench/peers/install put in its folder
-take part; one that is not there is named and left out, and with it each figure of the best peer. A peer
+take part; one that is not there is named and left out, and with it each figure of the best peer. Those
+compare engines that read the same file: ONNX Runtime, with 4-bit weights of its own, stands beside. A peer
 runs in the configuration that is its best in a cell: where that is not known, the first round tries.
 
 Rates, in tokens a second: prefill512 and prefill2048; decode (128 tokens after 32), decode_4k and decode_8k
@@ -26,7 +27,7 @@ import statistics
 import sys
 import time
 
-from race_engines import FOLDER, PEERS, THREADS, Failed, Ours, run
+from race_engines import FOLDER, PEERS, SAME_FILE, THREADS, Failed, Ours, run
 
 RATES = ["prefill512", "prefill2048", "decode", "decode_4k", "decode_8k", "batch8", "batch32", "batch64"]
 COSTS = {"ttft32": "ms", "start": "ms", "start_cached": "ms", "rss": "MB"}
@@ -106,14 +107,14 @@ def table(medians, engines, files):
                                 "".join("%16s" % ("%.1f" % v if v else "-") for v in row)))
 
 
-def figures(medians, peers, files):
-    """(name, value, unit) of what can be told: the best peer is known when all of them ran."""
+def figures(medians, files):
+    """(name, value, unit) of what can be told: the best peer is known when all that read the file ran."""
     found = []
 
     def ours(file, cell):
         return medians.get((file, Ours.name, cell))
 
-    def theirs(file, cell, names=PEERS):
+    def theirs(file, cell, names=SAME_FILE):
         values = [medians.get((file, name, cell)) for name in names]
         return values if all(values) else []
 
@@ -172,12 +173,14 @@ def main():
     print("\n%s, %d threads, %d rounds in %.0f minutes" %
           (cpu[1] if cpu else "CPU without a name", THREADS, args.rounds, (time.monotonic() - begin) / 60))
     for engine in engines:
-        print("%-12s %s; %.0f s a round" % (engine.name, engine.version, statistics.median(seconds[engine.name])))
+        beside = "" if engine.name in (Ours.name, *SAME_FILE) else "; another model: beside"
+        print("%-12s %s; %.0f s a round%s" %
+              (engine.name, engine.version, statistics.median(seconds[engine.name]), beside))
     for limit in engines[0].limits[0] if engines[0].limits else ():
         print("limit %-12s %.1f" % (limit, statistics.median(float(l[limit]) for l in engines[0].limits)))
     table(medians, engines, files)
     print()
-    for figure in figures(medians, peers, files):
+    for figure in figures(medians, files):
         print("figure engine.%s %.3f %s" % figure)
     if args.values:
         keep(args.values, medians, values, engines)

@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -56,18 +57,20 @@ def rss_mb(pid):
 
 def from_start(*args, env=None):
     """A program that prints `token` with its first token, after exec: its cells, and that time as `start`."""
-    try:
-        program = subprocess.Popen([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
-    except OSError as why:
-        raise Failed("%s: %s" % (args[0], why)) from None
-    begin = time.perf_counter()  # exec has happened
-    first = program.stdout.readline()
-    start_ms = (time.perf_counter() - begin) * 1e3
-    out, err = program.communicate()
-    if program.returncode != 0 or first != "token\n":
-        raise Failed("%s ended with %d:\n%s" % (args[0], program.returncode, err[-1500:]))
-    return {"start": start_ms, **cells_in(out)}
+    with tempfile.TemporaryFile("w+") as errors:
+        try:
+            program = subprocess.Popen([str(a) for a in args], text=True, stdout=subprocess.PIPE, stderr=errors,
+                                       stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+        except OSError as why:
+            raise Failed("%s: %s" % (args[0], why)) from None
+        begin = time.perf_counter()  # exec has happened
+        first = program.stdout.readline()
+        start_ms = (time.perf_counter() - begin) * 1e3
+        rest = program.stdout.read()
+        if program.wait() != 0 or first != "token\n":
+            errors.seek(0)
+            raise Failed("%s ended with %d:\n%s" % (args[0], program.returncode, errors.read()[-1500:]))
+    return {"start": start_ms, **cells_in(rest)}
 
 
 class Ours:
@@ -179,6 +182,7 @@ class IkLlamaCpp(Llama):
     bench = ["-rtr", "1", "-thp", "1", "-mmp", "0"]
     batched = ["-rtr", "-thp"]
     attention_batch = [["-fa", "off"]]  # its flash attention aborts for several sequences
+    attention_deep = [1]  # and is the only fast one over many positions
     plans = {**Llama.plans, "decode": (["-p", 0, "-n", 0, "-gp", "32,128"], "n_gen")}  # it lacks -d
 
     @staticmethod
@@ -254,16 +258,22 @@ class LlamaServer:
             server.wait()
 
 
-class OpenVino:
-    """OpenVINO GenAI, which reads the same GGUF, in process; its KV is 8-bit by default."""
-    name = "openvino"
+class PythonEngine:
+    """An engine that is a Python package, in process, in an environment of its own."""
 
     def __init__(self):
         self.folder = FOLDER / self.name
         self.version = (self.folder / "VERSION").read_text().strip()
-        self.bench = [self.folder / "venv" / "bin" / "python", HERE / "peers" / "openvino_bench.py"]
+        self.bench = [self.folder / "venv" / "bin" / "python", HERE / "peers" / ("%s_bench.py" % self.name)]
+
+    def model(self, file, model):
+        """What it reads in the place of this file; None: nothing."""
+        return model
 
     def measure(self, file, model, cells, first):
+        model = self.model(file, model)
+        if not model:
+            return {}
         rates = [c for c in cells if re.match("prefill|decode|batch", c)]
         values = cells_in(run(*self.bench, "cells", model, THREADS, *rates))
         if "start" in cells:
@@ -272,4 +282,19 @@ class OpenVino:
         return values
 
 
-PEERS = {kind.name: kind for kind in (LlamaCpp, IkLlamaCpp, OpenVino)}
+class OpenVino(PythonEngine):
+    """OpenVINO GenAI, which reads the same GGUF; its KV is 8-bit by default."""
+    name = "openvino"
+
+
+class OnnxRuntime(PythonEngine):
+    """ONNX Runtime GenAI: 4-bit weights of its own, all but the embedding, from the default model."""
+    name = "onnxruntime"
+
+    def model(self, file, model):
+        return self.folder / "model" if file == "q4_0" else None
+
+
+PEERS = {kind.name: kind for kind in (LlamaCpp, IkLlamaCpp, OpenVino, OnnxRuntime)}
+# Of these the best counts. The others read another model than ours and stand beside.
+SAME_FILE = ("llamacpp", "ik_llamacpp", "openvino")
