@@ -5,15 +5,16 @@ quality.py - how far engines are from float32 arithmetic on the same file: `tool
 
 For each type of weights the oracle (tests/tools/gguf_reference.py: the file's weights dequantised, all else
 in float32 by numpy) computes every row of logits of 8192 tokens in windows of 512, and so does each engine.
-Of each engine: perplexity, its ratio to the oracle's, the mean KL divergence of the oracle's distribution
-from the engine's over all rows, and the share of rows with the same largest logit.
+Of each engine: perplexity, its ratio to the oracle's and that ratio's standard error, the mean KL divergence
+of the oracle's distribution from the engine's over all rows, and the share of rows with the same largest
+logit. Engines that --peers names stand beside ours, as their libraries compute by themselves.
 
 The exit status is 1 when a gate does not hold:
   ppl    perplexity at most 1.005 of the oracle's (F16, BF16, Q8_0 and 4-bit types)
   kl     mean KL at most 1.1 of llama.cpp's, with or without flash attention, whichever is nearer to float32
 
 The text is tests/data/perplexity.txt and quality.txt. Files of other types than the default model's are made
-by llama-quantize beside the peers (bench/peers/install). All engines keep K and V in f16.
+by llama-quantize beside the peers (bench/peers/install). OpenVINO reads some types only (OPENVINO below).
 """
 import argparse
 import contextlib
@@ -21,10 +22,11 @@ import math
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 
-import race
+from race_engines import FOLDER, THREADS, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 USUAL = "q4_1,q4_0,q8_0,f16"
@@ -35,17 +37,19 @@ NAMES = {"mxfp4": "MXFP4_MOE"}
 TENSORS = {"mxfp4": ["--tensor-type", "attn=mxfp4", "--tensor-type", "ffn=mxfp4"]}
 PPL_MOST = 1.005
 KL_MOST = 1.1
+PEERS = ("llamacpp", "ik_llamacpp", "openvino")
+OPENVINO = {"q4_0", "q4_1", "q8_0", "f16"}
 ROWS = 64   # of doubles at a time
 
 
 def oracle_modules():
     """What the oracle imports, in the versions of tests/tools/requirements.txt, in a folder of its own."""
-    folder = race.FOLDER / "oracle"
+    folder = FOLDER / "oracle"
     if not (folder / "VERSION").is_file():
         pinned = re.findall(r"^(?:numpy|gguf|tokenizers|Jinja2)==\S+", (ROOT / "tests/tools/requirements.txt").read_text(),
                             re.M)
         print("quality: installing %s for the oracle" % " ".join(pinned), file=sys.stderr)
-        race.run(sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder, *pinned)
+        run(sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder, *pinned)
         (folder / "VERSION").write_text(" ".join(pinned) + "\n")
     sys.path[:0] = [str(folder), str(ROOT / "tests/tools")]
 
@@ -66,26 +70,15 @@ def file_of(model, kind):
     """The model with weights of this type, made from the default one once."""
     if kind == "q4_1":
         return pathlib.Path(model)
-    path = race.FOLDER / pathlib.Path(model).name.replace("Q4_1", kind.upper())
+    path = FOLDER / pathlib.Path(model).name.replace("Q4_1", kind.upper())
     if not path.is_file():
-        quantize = race.FOLDER / "llamacpp/build/bin/llama-quantize"
+        quantize = FOLDER / "llamacpp/build/bin/llama-quantize"
         if not quantize.is_file():
             raise SystemExit("quality: the %s file is made by llama-quantize: bench/peers/install llamacpp" % kind)
         part = path.with_suffix(".part")
-        race.run(quantize, "--allow-requantize", *TENSORS.get(kind, []), model, part, NAMES.get(kind, kind.upper()))
+        run(quantize, "--allow-requantize", *TENSORS.get(kind, []), model, part, NAMES.get(kind, kind.upper()))
         part.rename(path)
     return path
-
-
-def llama_logits():
-    """Our program around llama.cpp's library, compiled when it is new."""
-    folder = race.FOLDER / "llamacpp"
-    source, program = ROOT / "bench/peers/llama_logits.c", folder / "llama_logits"
-    if not program.is_file() or program.stat().st_mtime < source.stat().st_mtime:
-        tree, lib = folder / "source/vendor/llama.cpp", folder / "build/bin"
-        race.run(os.environ.get("CC", "cc"), "-O2", "-o", program, source, "-I", tree / "include", "-I", tree / "ggml/include",
-                 "-L", lib, "-lllama", "-lggml-base", "-Wl,-rpath," + str(lib))
-    return program
 
 
 class Engine:
@@ -97,7 +90,8 @@ class Engine:
 
     def start(self):
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.nll = self.kl = self.same = 0.0
+        self.kl = self.same = 0.0
+        self.nll = []
 
     def fail(self):
         raise SystemExit("quality: %s failed (%s)" % (self.name, " ".join(self.command)))
@@ -126,15 +120,15 @@ class Engine:
 
 
 def nll_of(logp, following):
-    """Of the ids that follow these rows, one less than the rows at the end of a window."""
-    return -float(sum(logp[i, following[i]] for i in range(len(following))))
+    """Of each id that follows these rows, one less than the rows at the end of a window."""
+    return [-float(logp[i, following[i]]) for i in range(len(following))]
 
 
 def measure(reference, engines, ids, window):
-    """Runs all; returns the oracle's negative log-likelihood, and how many ids and rows it is of."""
+    """Runs all; returns the oracle's negative log-likelihoods of the ids that are scored."""
     from gguf_reference import log_softmax
     import numpy
-    total, scored = 0.0, 0
+    nll = []
     for at in range(0, len(ids), window):
         part = ids[at:at + window]
         reference.reset()
@@ -144,36 +138,39 @@ def measure(reference, engines, ids, window):
             logp = log_softmax(truth[row:row + ROWS])
             p, best = numpy.exp(logp), logp.argmax(axis=1)
             following = part[row + 1:row + ROWS + 1]
-            total += nll_of(logp, following)
-            scored += len(following)
+            nll += nll_of(logp, following)
             for engine, rows in theirs:
                 logq = log_softmax(rows[row:row + ROWS])
                 engine.kl += float((p * (logp - logq)).sum())
                 engine.same += int((logq.argmax(axis=1) == best).sum())
                 engine.nll += nll_of(logq, following)
         print("quality: %d of %d tokens" % (at + len(part), len(ids)), file=sys.stderr, flush=True)
-    return total, scored
+    return nll
+
+
+def report(kind, engine, nll, n_rows):
+    """A line of the table; the ratio of perplexities and the KL."""
+    more = [e - o for e, o in zip(engine.nll, nll)]
+    ratio, kl = math.exp(statistics.fmean(more)), engine.kl / n_rows
+    print("%-10s %-18s %10.4f %10.5f +- %.5f %12.3e %9.2f %%" %
+          (kind, engine.name, math.exp(statistics.fmean(engine.nll)), ratio,
+           ratio * statistics.stdev(more) / math.sqrt(len(more)), kl, 100 * engine.same / n_rows), flush=True)
+    return ratio, kl
 
 
 def measure_file(kind, path, engines, ids, window):
-    """Each engine's perplexity, its ratio, KL and share of equal choices, printed; {engine: (ratio, KL)}"""
+    """{engine: (ratio, KL)}, printed."""
     import gguf_reference
     reference = gguf_reference.Reference(path)
     with contextlib.ExitStack() as stack:
         for engine in engines:
             engine.start()
             stack.callback(engine.stop)
-        total, scored = measure(reference, engines, ids, window)
+        nll = measure(reference, engines, ids, window)
         for engine in engines:
             engine.end()
-    print("%-10s %-16s %10.4f" % (kind, "float32", math.exp(total / scored)))
-    found = {}
-    for e in engines:
-        ratio, kl = math.exp((e.nll - total) / scored), e.kl / len(ids)
-        print("%-10s %-16s %10.4f %10.5f %12.3e %9.2f %%" %
-              (kind, e.name, math.exp(e.nll / scored), ratio, kl, 100 * e.same / len(ids)), flush=True)
-        found[e.name] = (ratio, kl)
-    return found
+    print("%-10s %-18s %10.4f" % (kind, "float32", math.exp(statistics.fmean(nll))))
+    return {engine.name: report(kind, engine, nll, len(ids)) for engine in engines}
 
 
 def gates(kind, found):
@@ -181,10 +178,12 @@ def gates(kind, found):
     ratio, kl = found["tokenring"]
     failed = []
     print("figure quality.ppl_ratio_%s %.5f ratio" % (kind, ratio))
-    print("figure quality.kl_%s %.3e nat" % (kind, kl))
+    for name, values in found.items():
+        engine = "" if name == "tokenring" else name.replace(" ", "_") + "_"
+        print("figure quality.kl_%s%s %.3e nat" % (engine, kind, values[1]))
     if kind in PPL_GATED and not ratio <= PPL_MOST:
         failed.append("ppl %s: %.5f, at most %.3f" % (kind, ratio, PPL_MOST))
-    theirs = [values[1] for name, values in found.items() if name.startswith("llamacpp")]
+    theirs = [values[1] for name, values in found.items() if name in ("llamacpp", "llamacpp flash")]
     if theirs:
         print("figure quality.kl_vs_llamacpp_%s %.3f ratio" % (kind, kl / min(theirs)))
         if not kl <= KL_MOST * min(theirs):
@@ -192,31 +191,53 @@ def gates(kind, found):
     return failed
 
 
+def engines_of(kind, path, args, peers):
+    window = [path, args.window, args.threads]
+    engines = [Engine("tokenring", args.program, *window, args.cpu)]
+    for peer in peers:
+        if peer == "openvino":
+            if kind in OPENVINO:
+                engines.append(Engine(peer, FOLDER / "openvino/venv/bin/python", ROOT / "bench/peers/openvino_logits.py",
+                                      *window))
+        else:
+            engines += [Engine(peer + name, FOLDER / peer / "llama_logits", *window, flash)
+                        for name, flash in (("", 0), (" flash", 1))]
+    return engines
+
+
+def peers_of(names):
+    peers = {"all": list(PEERS), "none": []}.get(names, names.split(","))
+    for peer in peers:
+        if not (FOLDER / peer / "VERSION").is_file():
+            raise SystemExit("quality: %s is not there: bench/peers/install %s" % (peer, peer))
+    return peers
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--files", default=USUAL, help="types of weights, with commas; all: every one we know")
-    parser.add_argument("--peers", default="llamacpp", help="llamacpp or none: then there is no gate of KL")
+    parser.add_argument("--peers", default="llamacpp",
+                        help="names with commas, all, or none; the gate of KL needs llamacpp")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=race.THREADS)
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--cpu", default="auto", help="our kernels: auto, ref, avx2, avx512")
     parser.add_argument("--program", default=ROOT / "build/bench/bench/bench_logits", help="our bench_logits")
     args = parser.parse_args()
+    peers = peers_of(args.peers)
     oracle_modules()
     import gguf_reference
-    model = os.environ.get("TOKENRING_TEST_MODEL") or race.run(ROOT / "tools/fetch-model").strip()
+    model = os.environ.get("TOKENRING_TEST_MODEL") or run(ROOT / "tools/fetch-model").strip()
     if args.tokens % args.window:
         raise SystemExit("quality: tokens are whole windows")
     ids = token_ids(gguf_reference.Reference(model), args.tokens)
     print("%d tokens in windows of %d; KL of float32 from the engine, nats, mean of all rows" % (len(ids), args.window))
-    print("%-10s %-16s %10s %10s %12s %11s" % ("weights", "engine", "perplexity", "of float32", "KL", "same choice"), flush=True)
+    print("%-10s %-18s %10s %22s %12s %11s" %
+          ("weights", "engine", "perplexity", "of float32", "KL", "same choice"), flush=True)
     failed = []
     for kind in (ALL if args.files == "all" else args.files).split(","):
         path = file_of(model, kind)
-        engines = [Engine("tokenring", args.program, path, args.window, args.threads, args.cpu)]
-        if args.peers != "none":
-            engines += [Engine("llamacpp" + name, llama_logits(), path, args.window, args.threads, flash)
-                        for name, flash in (("", 0), (" flash", 1))]
+        engines = engines_of(kind, path, args, peers)
         failed += gates(kind, measure_file(kind, path, engines, ids, args.window))
     for gate in failed:
         print("quality: does not hold: " + gate, file=sys.stderr)

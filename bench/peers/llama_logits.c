@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * llama_logits.c - llama.cpp's rows of logits of a text, for quality.py:
+ * llama_logits.c - llama.cpp's or ik_llama.cpp's rows of logits of a text, for quality.py:
  * llama_logits MODEL WINDOW THREADS FLASH_ATTENTION <IDS >ROWS
  *
  * IDS are uint32_t, ROWS floats [ids][n_vocab], both as this machine stores them. The ids are cut into
- * windows, each a sequence of its own that is one batch. All else is as llama.cpp has it by default.
- * quality.py compiles it against the library that bench/peers/install built.
+ * windows, each a sequence of its own that is one batch. All else is as the library has it by default.
+ * Compiled by bench/peers/install against llama.cpp and, with -DIK, against ik_llama.cpp, whose
+ * interface is an older one. That one repacks its weights, as it does where it is raced.
  */
 #include <llama.h>
 #include <stdio.h>
@@ -25,8 +26,32 @@ static struct llama_context *context_open(struct llama_model *model, uint32_t wi
 
     params.n_ctx = params.n_batch = params.n_ubatch = window;
     params.n_threads = params.n_threads_batch = threads;
+#ifdef IK
+    params.flash_attn = flash;
+#else
     params.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+#endif
     return llama_init_from_model(model, params);
+}
+
+static struct llama_model *model_open(const char *path)
+{
+    struct llama_model_params params = llama_model_default_params();
+
+#ifdef IK
+    params.use_mmap = 0;
+    params.repack_tensors = 1;
+#endif
+    return llama_model_load_from_file(path, params);
+}
+
+static void forget(struct llama_context *ctx)
+{
+#ifdef IK
+    llama_kv_cache_clear(ctx);
+#else
+    llama_memory_clear(llama_get_memory(ctx), true);
+#endif
 }
 
 static void batch_fill(struct llama_batch *batch, const uint32_t *ids, uint32_t n)
@@ -50,7 +75,7 @@ static int windows_write(struct llama_context *ctx, uint32_t window, size_t n_vo
 
     while (!failed && (n = fread(ids, sizeof *ids, window, stdin)) > 0) {
         batch_fill(&batch, ids, (uint32_t)n);
-        llama_memory_clear(llama_get_memory(ctx), true);
+        forget(ctx);
         failed = llama_decode(ctx, batch) != 0 ||
                  fwrite(llama_get_logits(ctx), n_vocab * sizeof(float), n, stdout) != n;
     }
@@ -71,13 +96,11 @@ int main(int argc, char **argv)
     }
     llama_log_set(log_errors, NULL);
     llama_backend_init();
-    model = llama_model_load_from_file(argv[1], llama_model_default_params());
+    model = model_open(argv[1]);
     ctx = model ? context_open(model, (uint32_t)atoi(argv[2]), atoi(argv[3]), atoi(argv[4])) : NULL;
     failed = !ctx || windows_write(ctx, (uint32_t)atoi(argv[2]),
                                    (size_t)llama_vocab_n_tokens(llama_model_get_vocab(model)));
     if (failed)
         fprintf(stderr, "llama_logits: it failed\n");
-    llama_free(ctx);
-    llama_model_free(model);
-    return failed;
+    return failed; /* the end of the process frees all */
 }
