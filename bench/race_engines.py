@@ -98,7 +98,9 @@ class Ours:
 
 class Llama:
     """What llama.cpp and ik_llama.cpp share: llama-bench, llama-batched-bench, and our llama_cells for the rest."""
-    plans = {"prefill512": (["-p", 512, "-n", 0], "n_prompt"), "prefill2048": (["-p", 2048, "-n", 0], "n_prompt"),
+    # The long prefill warms itself up.
+    plans = {"prefill512": (["-p", 512, "-n", 0], "n_prompt"),
+             "prefill2048": (["-p", 2048, "-n", 0, "--no-warmup"], "n_prompt"),
              "decode": (["-p", 0, "-n", 128, "-d", 32], "n_gen")}
     attention = [["-fa", "0"], ["-fa", "1"]]
     attention_deep = [0, 1]
@@ -183,7 +185,8 @@ class IkLlamaCpp(Llama):
     batched = ["-rtr", "-thp"]
     attention_batch = [["-fa", "off"]]  # its flash attention aborts for several sequences
     attention_deep = [1]  # and is the only fast one over many positions
-    plans = {**Llama.plans, "decode": (["-p", 0, "-n", 0, "-gp", "32,128"], "n_gen")}  # it lacks -d
+    plans = {**Llama.plans, "prefill2048": (["-p", 2048, "-n", 0, "-w", 0], "n_prompt"),
+             "decode": (["-p", 0, "-n", 0, "-gp", "32,128"], "n_gen")}  # it lacks -d
 
     @staticmethod
     def rows(out):
