@@ -184,7 +184,6 @@ class IkLlamaCpp(Llama):
     bench = ["-rtr", "1", "-thp", "1", "-mmp", "0"]
     batched = ["-rtr", "-thp"]
     attention_batch = [["-fa", "off"]]  # its flash attention aborts for several sequences
-    attention_deep = [1]  # and is the only fast one over many positions
     plans = {**Llama.plans, "prefill2048": (["-p", 2048, "-n", 0, "-w", 0], "n_prompt"),
              "decode": (["-p", 0, "-n", 0, "-gp", "32,128"], "n_gen")}  # it lacks -d
 
