@@ -262,6 +262,7 @@ class LlamaServer:
 
 class PythonEngine:
     """An engine that is a Python package, in process, in an environment of its own."""
+    lacks = ()  # cells that it cannot do
 
     def __init__(self):
         self.folder = FOLDER / self.name
@@ -276,7 +277,7 @@ class PythonEngine:
         model = self.model(file, model)
         if not model:
             return {}
-        rates = [c for c in cells if re.match("prefill|decode|batch", c)]
+        rates = [c for c in cells if re.match("prefill|decode|batch", c) and c not in self.lacks]
         values = cells_in(run(*self.bench, "cells", model, THREADS, *rates))
         if "start" in cells:
             values.update(from_start(*self.bench, "latency", model, THREADS))
@@ -292,6 +293,7 @@ class OpenVino(PythonEngine):
 class OnnxRuntime(PythonEngine):
     """ONNX Runtime GenAI: 4-bit weights of its own, all but the embedding, from the default model."""
     name = "onnxruntime"
+    lacks = ("batch64",)  # 32 streams at most
 
     def model(self, file, model):
         return self.folder / "model" if file == "q4_0" else None
