@@ -321,7 +321,7 @@ int main(int argc, char **argv)
 {
     unsigned n_threads =
         argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
-    static const enum cpu_variant variants[] = {CPU_REF, CPU_AVX2, CPU_AVX512};
+    static const enum cpu_variant variants[] = {CPU_REF, CPU_AVX2, CPU_AVXVNNI, CPU_AVX512};
     static struct bench b;
     struct limits l;
     int err = limits_measure(&l, &(struct limits_opt){.n_threads = n_threads});

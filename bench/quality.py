@@ -221,7 +221,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--threads", type=int, default=THREADS)
-    parser.add_argument("--cpu", default="auto", help="our kernels: auto, ref, avx2, avx512")
+    parser.add_argument("--cpu", default="auto", help="our kernels: auto, ref, avx2, avxvnni, avx512")
     parser.add_argument("--program", default=ROOT / "build/bench/bench/bench_logits", help="our bench_logits")
     args = parser.parse_args()
     peers = peers_of(args.peers)

@@ -20,12 +20,17 @@ struct cpuid_regs {
     uint32_t eax, ebx, ecx, edx;
 };
 
-static struct cpuid_regs cpuid(uint32_t leaf)
+static struct cpuid_regs cpuid_sub(uint32_t leaf, uint32_t subleaf)
 {
     struct cpuid_regs r = {0, 0, 0, 0};
 
-    (void)__get_cpuid_count(leaf, 0, &r.eax, &r.ebx, &r.ecx, &r.edx);
+    (void)__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
     return r;
+}
+
+static struct cpuid_regs cpuid(uint32_t leaf)
+{
+    return cpuid_sub(leaf, 0);
 }
 
 static uint32_t xgetbv0(void)
@@ -52,6 +57,18 @@ static const char *avx2_missing(void)
     return NULL;
 }
 
+static const char *avxvnni_missing(void)
+{
+    const char *missing = avx2_missing();
+
+    if (missing)
+        return missing;
+    /* EAX of leaf 7 is the last subleaf that it has. */
+    if (cpuid(7).eax < 1 || !(cpuid_sub(7, 1).eax & bit_AVXVNNI))
+        return "AVX-VNNI";
+    return NULL;
+}
+
 static const char *avx512_missing(void)
 {
     struct cpuid_regs seven = cpuid(7);
@@ -75,11 +92,17 @@ static const char *avx512_missing(void)
 }
 
 static const struct cpu_kernels *const table_avx2 = &kernels_avx2;
+static const struct cpu_kernels *const table_avxvnni = &kernels_avxvnni;
 static const struct cpu_kernels *const table_avx512 = &kernels_avx512;
 
 #else
 
 static const char *avx2_missing(void)
+{
+    return "an x86-64 CPU";
+}
+
+static const char *avxvnni_missing(void)
 {
     return "an x86-64 CPU";
 }
@@ -90,6 +113,7 @@ static const char *avx512_missing(void)
 }
 
 static const struct cpu_kernels *const table_avx2 = NULL;
+static const struct cpu_kernels *const table_avxvnni = NULL;
 static const struct cpu_kernels *const table_avx512 = NULL;
 
 #endif
@@ -102,6 +126,8 @@ const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char *
     case CPU_AUTO:
         if (!avx512_missing())
             return table_avx512;
+        if (!avxvnni_missing())
+            return table_avxvnni;
         return avx2_missing() ? &kernels_ref : table_avx2;
     case CPU_REF:
         return &kernels_ref;
@@ -109,6 +135,11 @@ const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char *
         missing = avx2_missing();
         if (!missing)
             return table_avx2;
+        break;
+    case CPU_AVXVNNI:
+        missing = avxvnni_missing();
+        if (!missing)
+            return table_avxvnni;
         break;
     case CPU_AVX512:
         missing = avx512_missing();
@@ -126,7 +157,11 @@ int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant)
     static const struct {
         const char *name;
         enum cpu_variant variant;
-    } names[] = {{"auto", CPU_AUTO}, {"ref", CPU_REF}, {"avx2", CPU_AVX2}, {"avx512", CPU_AVX512}};
+    } names[] = {{"auto", CPU_AUTO},
+                 {"ref", CPU_REF},
+                 {"avx2", CPU_AVX2},
+                 {"avxvnni", CPU_AVXVNNI},
+                 {"avx512", CPU_AVX512}};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(name, names[i].name) == 0) {

@@ -72,8 +72,9 @@
 enum cpu_variant {
     CPU_AUTO = 0,
     CPU_REF,
-    CPU_AVX2,  /* AVX2 + FMA + F16C */
-    CPU_AVX512 /* AVX-512 F/BW/DQ/VL + VNNI */
+    CPU_AVX2,    /* AVX2 + FMA + F16C */
+    CPU_AVXVNNI, /* the same and AVX-VNNI */
+    CPU_AVX512   /* AVX-512 F/BW/DQ/VL + VNNI */
 };
 
 struct packed_matrix { /* W: [n_rows][n_cols], n_cols % 32 == 0; % 256 for types with a head */
@@ -112,7 +113,7 @@ struct attention {
 };
 
 struct cpu_kernels {
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* "ref", "avx2", "avxvnni", "avx512" */
 
     /* y[r][row] = W[row] . x[r] for rows of groups group0 .. group1 - 1 and activations r < n.
      * The integer types read rows 0 .. n - 1 of q (x may be NULL); F32, F16 and BF16 read x,
@@ -189,7 +190,7 @@ struct cpu_kernels {
  * it. CPU_AUTO takes the best that runs and never fails. ret_missing may be NULL. */
 const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char **ret_missing);
 
-/* "auto", "ref", "avx2", "avx512" -> variant; -EINVAL. */
+/* "auto", "ref", "avx2", "avxvnni", "avx512" -> variant; -EINVAL. */
 int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
 
 /* ---- packing (kernels/pack.c, packed.c): plain C, exact ---- */

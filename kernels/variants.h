@@ -8,7 +8,8 @@
 #include "kernels/cpu_kernels.h"
 
 extern const struct cpu_kernels kernels_ref;
-extern const struct cpu_kernels kernels_avx2; /* x86/; only run where AVX2, FMA and F16C are */
+extern const struct cpu_kernels kernels_avx2;    /* x86/; only run where AVX2, FMA and F16C are */
+extern const struct cpu_kernels kernels_avxvnni; /* x86/; and where AVX-VNNI is too */
 extern const struct cpu_kernels
     kernels_avx512; /* x86/; only run where F, BW, DQ, VL and VNNI are */
 

@@ -421,7 +421,7 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
     if (config->cache && config->cache[0] != '/' && strcmp(config->cache, "none") != 0)
         return diag_at(diag, path, "cache", "expected an absolute path, or none");
     if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
-        return diag_at(diag, path, "cpu", "expected auto, ref, avx2 or avx512");
+        return diag_at(diag, path, "cpu", "expected auto, ref, avx2, avxvnni or avx512");
     if (io_kind_parse(config->io ? config->io : "auto", &config->io_kind) < 0)
         return diag_at(diag, path, "io", "expected auto, uring or epoll");
     if (io_doorbell_parse(config->doorbell ? config->doorbell : "auto", &config->doorbell_kind) < 0)

@@ -17,7 +17,7 @@ struct config {
     char *model;       /* path of the GGUF file */
     char *socket;      /* path; NULL: TOKENRING_SOCKET, else socket_path_default() */
     char *cache;       /* folder of packed weights; "none"; NULL: cache_path_default() */
-    char *cpu;         /* auto, ref, avx2, avx512 */
+    char *cpu;         /* auto, ref, avx2, avxvnni, avx512 */
     char *socket_mode; /* octal, "0600" */
     char *io;          /* auto, uring, epoll */
     char *doorbell;    /* auto, futex, socket */

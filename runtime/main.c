@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
     {"config", KEY_CONFIG, "FILE", 0, "YAML settings; the command line wins over it", 0},
     {"socket", KEY_SOCKET, "PATH", 0, "where clients attach", 0},
     {"threads", KEY_THREADS, "N", 0, "engine threads (default: one a core of those allowed)", 0},
-    {"cpu", KEY_CPU, "VARIANT", 0, "kernels: auto, ref, avx2 or avx512", 0},
+    {"cpu", KEY_CPU, "VARIANT", 0, "kernels: auto, ref, avx2, avxvnni or avx512", 0},
     {"cache", KEY_CACHE, "FOLDER", 0, "where packed weights are kept, or none", 0},
     {"ctx", KEY_CTX, "N", 0, "positions of one request (default: the model's)", 0},
     {"io", KEY_IO, "KIND", 0, "event loop: auto, uring or epoll", 0},

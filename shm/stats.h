@@ -58,7 +58,7 @@ struct tkr_stats {
 
     char model[80];
     uint8_t model_hash[32];
-    char cpu_variant[16]; /* kernels in use: ref, avx2, avx512 */
+    char cpu_variant[16]; /* kernels in use: ref, avx2, avxvnni, avx512 */
 
     uint64_t state;        /* enum tkr_stats_state; stored with release */
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last pass or step; an idle daemon makes none */

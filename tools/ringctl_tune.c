@@ -23,7 +23,7 @@ static const struct argp_option options[] = {
      "GGUF file whose steps are measured; without it the machine's limits alone", 0},
     {"threads", KEY_THREADS, "N", 0,
      "Engine threads (default: one a core of those allowed, as tokenringd)", 0},
-    {"cpu", KEY_CPU, "VARIANT", 0, "Kernels: auto, ref, avx2 or avx512", 0},
+    {"cpu", KEY_CPU, "VARIANT", 0, "Kernels: auto, ref, avx2, avxvnni or avx512", 0},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Where profiles and packed weights are kept, as tokenringd's --cache (default: "
      "$XDG_CACHE_HOME/tokenring, "
@@ -84,7 +84,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CPU:
         if (cpu_variant_parse(arg, &line->tune.variant) < 0)
-            argp_error(state, "--cpu is auto, ref, avx2 or avx512, not '%s'", arg);
+            argp_error(state, "--cpu is auto, ref, avx2, avxvnni or avx512, not '%s'", arg);
         return 0;
     case KEY_CACHE:
         if (arg[0] != '/')

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx2.h - the kernels of the AVX2 variant (with FMA and F16C), and the vector functions that they
- * share.
+ * avx2.h - the kernels of the AVX2 variant (with FMA and F16C) and of AVX-VNNI, which is AVX2 with
+ * another matrix product, and the vector functions that they share.
  */
 #ifndef KERNELS_X86_AVX2_H
 #define KERNELS_X86_AVX2_H
@@ -14,6 +14,8 @@
 
 void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                  uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
+void avxvnni_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
+                    uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 void avx2_attention(const struct attention *a);
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
                           uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);

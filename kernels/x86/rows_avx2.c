@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rows_avx2.c - kernels over one row of values, and the table of the AVX2 variant.
+ * rows_avx2.c - kernels over one row of values, and the tables of the AVX2 and AVX-VNNI variants.
  */
 #include "kernels/packed.h"
 #include "kernels/variants.h"
@@ -202,18 +202,15 @@ static void avx2_weigh(float *w, double *sum, const float *x, uint32_t n, float 
     }
 }
 
-const struct cpu_kernels kernels_avx2 = {
-    .name = "avx2",
-    .matmul = avx2_matmul,
-    .quantize = avx2_quantize,
-    .rmsnorm = avx2_rmsnorm,
-    .swiglu = avx2_swiglu,
-    .add = avx2_add,
-    .rope = avx2_rope,
-    .kv_store = avx2_kv_store,
-    .attention = avx2_attention,
-    .attention_merge = avx2_attention_merge,
-    .block_max = avx2_block_max,
-    .weigh = avx2_weigh,
-    .exp_f32 = avx2_exp_f32,
-};
+/* Two variants that differ in their matrix product. */
+#define TABLE(NAME, MATMUL)                                                                        \
+    {                                                                                              \
+        .name = NAME, .matmul = MATMUL, .quantize = avx2_quantize, .rmsnorm = avx2_rmsnorm,        \
+        .swiglu = avx2_swiglu, .add = avx2_add, .rope = avx2_rope, .kv_store = avx2_kv_store,      \
+        .attention = avx2_attention, .attention_merge = avx2_attention_merge,                      \
+        .block_max = avx2_block_max, .weigh = avx2_weigh, .exp_f32 = avx2_exp_f32                  \
+    }
+
+const struct cpu_kernels kernels_avx2 = TABLE("avx2", avx2_matmul);
+
+const struct cpu_kernels kernels_avxvnni = TABLE("avxvnni", avxvnni_matmul);

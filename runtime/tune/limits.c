@@ -132,6 +132,23 @@ __attribute__((target("avx512f,avx512vnni"))) static void int8_vnni(void *arg, u
     int_sink = _mm_cvtsi128_si32(_mm512_castsi512_si128(sum));
 }
 
+__attribute__((target("avxvnni"))) static void int8_avxvnni(void *arg, unsigned thread, unsigned n)
+{
+    __m256i acc[CHAINS], w = _mm256_set1_epi8((char)(thread + 1)), x = _mm256_set1_epi8((char)n),
+                         sum = x;
+
+    (void)arg;
+    UNROLLED acc[i] = _mm256_setzero_si256();
+    for (uint32_t step = 0; step < COMPUTE_STEPS; step++)
+        UNROLLED
+        {
+            acc[i] = _mm256_dpbusd_avx_epi32(acc[i], w, x);
+            OPAQUE(acc[i]);
+        }
+    UNROLLED sum = _mm256_xor_si256(sum, acc[i]);
+    int_sink = _mm256_extract_epi32(sum, 0);
+}
+
 __attribute__((target("avx2"))) static void int8_avx2(void *arg, unsigned thread, unsigned n)
 {
     __m256i acc[CHAINS], w = _mm256_set1_epi8((char)(thread + 1)), x = _mm256_set1_epi8((char)n),
@@ -229,6 +246,10 @@ static struct instructions instructions_of(enum cpu_variant variant)
     in.int8 = vnni ? int8_vnni : int8_avx2;
     in.int8_method = vnni ? "vpdpbusd" : "vpmaddubsw";
     in.int8_lanes = vnni ? 64 : 32;
+    if (!vnni && variant != CPU_AVX2 && cpu_kernels_get(CPU_AVXVNNI, NULL)) {
+        in.int8 = int8_avxvnni;
+        in.int8_method = "vpdpbusd";
+    }
     in.fma = wide ? fma_avx512 : fma_avx2;
     in.fma_lanes = wide ? 16 : 8;
     return in;

@@ -46,6 +46,7 @@ static void add_tiny_sample(void)
     add(CPU_AUTO, 2, 16, 64, 24, 500);
     add(CPU_AUTO, 1, 3, 1, 5, 60);
     add(CPU_AVX2, 2, 5, 512, 8, 300);
+    add(CPU_AVXVNNI, 2, 5, 512, 8, 300);
     add(CPU_REF, 1, 4, 7, 5, 60);
 }
 

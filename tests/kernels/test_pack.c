@@ -288,6 +288,8 @@ START_TEST(a_variant_is_parsed_by_its_name_only)
 
     ck_assert_int_eq(cpu_variant_parse("avx512", &variant), 0);
     ck_assert_int_eq(variant, CPU_AVX512);
+    ck_assert_int_eq(cpu_variant_parse("avxvnni", &variant), 0);
+    ck_assert_int_eq(variant, CPU_AVXVNNI);
     ck_assert_int_eq(cpu_variant_parse("avx2", &variant), 0);
     ck_assert_int_eq(variant, CPU_AVX2);
     ck_assert_int_eq(cpu_variant_parse("ref", &variant), 0);
@@ -320,6 +322,8 @@ START_TEST(auto_is_the_best_variant_that_runs_here)
 {
     const struct cpu_kernels *best = cpu_kernels_get(CPU_AVX512, NULL);
 
+    if (!best)
+        best = cpu_kernels_get(CPU_AVXVNNI, NULL);
     if (!best)
         best = cpu_kernels_get(CPU_AVX2, NULL);
     ck_assert_ptr_eq(cpu_kernels_get(CPU_AUTO, NULL), best ? best : cpu_kernels_get(CPU_REF, NULL));

@@ -8,7 +8,7 @@
 
 __attribute__((constructor)) static void hide(void)
 {
-    int err = cpuid_hide((struct cpuid_bit){7, CPUID_EBX, bit_AVX2});
+    int err = cpuid_hide((struct cpuid_bit){7, 0, CPUID_EBX, bit_AVX2});
 
     if (err < 0)
         dprintf(STDERR_FILENO, "no_avx2: CPUID cannot be made to fault: %s\n", strerror(-err));

@@ -106,6 +106,11 @@ def the_avx512_kernels_answer_as_float32_does():
 
 
 @test
+def the_avxvnni_kernels_answer_as_float32_does():
+    variant_answers("avxvnni", 48)
+
+
+@test
 def the_avx2_kernels_answer_as_float32_does():
     variant_answers("avx2", 48)
 

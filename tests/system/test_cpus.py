@@ -134,8 +134,9 @@ def a_cpu_without_avx2_gets_the_plain_kernels_with_a_warning_and_the_same_answer
             assert "cpu=ref threads=" in log, log
             assert answer(daemon) == usual
         with without_avx2():
-            out = refusal(model, scratch, "--cpu", "avx2")
-        assert "cpu avx2: this CPU lacks AVX2" in out, out
+            for variant in ("avx2", "avxvnni", "avx512"):
+                out = refusal(model, scratch, "--cpu", variant)
+                assert "cpu %s: this CPU lacks AVX2" % variant in out, out
 
 
 @test

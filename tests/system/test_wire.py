@@ -68,7 +68,7 @@ def every_kernel_variant_gives_the_same_bits():
         given = {}
         with Scratch() as scratch:
             path = scratch.file("tiny.gguf", make_gguf.make_bytes(**options))
-            for variant in ("ref", "avx2", "avx512"):
+            for variant in ("ref", "avx2", "avxvnni", "avx512"):
                 try:
                     daemon = variant_daemon(variant, model=path)
                 except Skip as reason:

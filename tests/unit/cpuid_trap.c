@@ -20,7 +20,7 @@ static void answer(int number, siginfo_t *info, void *context)
 {
     greg_t *gregs = ((ucontext_t *)context)->uc_mcontext.gregs;
     const uint8_t *code = (const uint8_t *)(uintptr_t)gregs[REG_RIP];
-    uint32_t leaf = (uint32_t)gregs[REG_RAX], reg[4];
+    uint32_t leaf = (uint32_t)gregs[REG_RAX], subleaf = (uint32_t)gregs[REG_RCX], reg[4];
 
     (void)info;
     if (code[0] != 0x0f || code[1] != 0xa2) { /* a fault of another kind takes its usual course */
@@ -28,9 +28,9 @@ static void answer(int number, siginfo_t *info, void *context)
         return;
     }
     allow_cpuid(1);
-    __cpuid_count(leaf, (uint32_t)gregs[REG_RCX], reg[0], reg[1], reg[2], reg[3]);
+    __cpuid_count(leaf, subleaf, reg[0], reg[1], reg[2], reg[3]);
     allow_cpuid(0);
-    if (leaf == hidden_bit.leaf)
+    if (leaf == hidden_bit.leaf && (leaf != 7 || subleaf == hidden_bit.subleaf))
         reg[hidden_bit.reg] &= ~hidden_bit.bit;
     gregs[REG_RAX] = reg[0];
     gregs[REG_RBX] = reg[1];

@@ -14,7 +14,7 @@
 enum cpuid_register { CPUID_EAX, CPUID_EBX, CPUID_ECX, CPUID_EDX };
 
 struct cpuid_bit {
-    uint32_t leaf; /* subleaf 0 */
+    uint32_t leaf, subleaf; /* only leaf 7 has several here */
     enum cpuid_register reg;
     uint32_t bit; /* mask */
 };

@@ -140,7 +140,7 @@ END_TEST
 START_TEST(an_unknown_cpu_variant_is_refused)
 {
     ck_assert_int_eq(read_text("cpu: sse\n"), -EINVAL);
-    diag_says("line 1, column 1: cpu: expected auto, ref, avx2 or avx512");
+    diag_says("line 1, column 1: cpu: expected auto, ref, avx2, avxvnni or avx512");
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * immintrin.h - stands before the compiler's header of this name where the AVX-512 kernels are
- * compiled for CPUs without AVX-512.
+ * immintrin.h - stands before the compiler's header of this name where the AVX-512 and AVX-VNNI
+ * kernels are compiled for CPUs without.
  *
  * SIMDe does most intrinsics with AVX2; those that its version 0.7.4 lacks, or does in a hundred
  * instructions (dot products), are below, from their descriptions in the Intel Intrinsics Guide: each half by the 256-bit instruction of the same
@@ -234,6 +234,8 @@ EMULATED __m512i emulated_dpbusd_epi32(__m512i sum, __m512i a, __m512i b)
 }
 #undef _mm512_dpbusd_epi32
 #define _mm512_dpbusd_epi32(sum, a, b) emulated_dpbusd_epi32(sum, a, b)
+#undef _mm256_dpbusd_avx_epi32
+#define _mm256_dpbusd_avx_epi32(sum, a, b) emulated_dpbusd256(sum, a, b)
 
 EMULATED __m512i emulated_dpwssd_epi32(__m512i sum, __m512i a, __m512i b)
 {

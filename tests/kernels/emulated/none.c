@@ -8,3 +8,8 @@ const struct cpu_kernels *emulated_avx512(void)
 {
     return NULL;
 }
+
+const struct cpu_kernels *emulated_avxvnni(void)
+{
+    return NULL;
+}

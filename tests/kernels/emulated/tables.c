@@ -3,11 +3,14 @@
 
 #include "kernels/variants.h"
 
-__attribute__((visibility("default"))) const struct cpu_kernels *emulated_avx512(void)
-{
-    static struct cpu_kernels table;
+#define EXPORT __attribute__((visibility("default")))
 
-    table = kernels_avx512;
-    table.name = "avx512 emulated";
-    return &table;
+EXPORT const struct cpu_kernels *emulated_avx512(void)
+{
+    return &kernels_avx512;
+}
+
+EXPORT const struct cpu_kernels *emulated_avxvnni(void)
+{
+    return &kernels_avxvnni;
 }
