@@ -44,7 +44,8 @@ struct bench {
     unsigned first, n_matrices; /* those of a pass */
     size_t weight_bytes, pages_bytes;
     uint8_t *weights;
-    uint16_t *pages; /* K and V pages of one sequence in all layers */
+    uint8_t *pages; /* K and V pages of one sequence in all layers, in either form */
+    enum kv_type kv;
     struct quant_rows x576, x1536;
     float *x;   /* [N_MAX][COLS_MAX], for the float types */
     float *y;   /* [N_MAX][HEAD_ROWS] */
@@ -164,14 +165,16 @@ static void bench_matmul(struct bench *b, const char *what, unsigned first, unsi
 }
 
 /* Pages of a split, in no order in memory. */
-static void find_pages(const struct bench *b, uint32_t split, const uint16_t **k,
-                       const uint16_t **v)
+static void find_pages(const struct bench *b, uint32_t split, const void **k, const void **v)
 {
-    const uint32_t page = KERN_PAGE * HEAD_DIM, n = KERN_SPLIT / KERN_PAGE;
+    const size_t page = kv_page_bytes(b->kv, HEAD_DIM);
+    const uint32_t n = KERN_SPLIT / KERN_PAGE;
 
     for (uint32_t i = 0; i < n; i++) {
-        k[i] = b->pages + 2 * (((size_t)split * n + i) * 7919 % KV_PAGES) * page;
-        v[i] = k[i] + page;
+        const uint8_t *keys = b->pages + 2 * (((size_t)split * n + i) * 7919 % KV_PAGES) * page;
+
+        k[i] = keys;
+        v[i] = keys + page;
     }
 }
 
@@ -200,12 +203,20 @@ static void bench_types(struct bench *b, const struct limits *l)
     b->matrices[0] = kept;
 }
 
+static void attend(const struct bench *b, const struct attention *a)
+{
+    if (b->kv == KV_Q8)
+        b->kernels->attention_q8(a);
+    else
+        b->kernels->attention(a);
+}
+
 /* Decode attention of one sequence in all layers: a thread's splits. */
 static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
 {
     const struct bench *b = arg;
     const uint32_t n_splits = KV_PAGES * KERN_PAGE / KERN_SPLIT;
-    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    const void *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
     float o[HEADS * HEAD_DIM], m[HEADS], sum[HEADS], q[HEADS * HEAD_DIM];
     struct attention a = {o, m, sum, q, k, v, NULL, KERN_SPLIT, 1, HEADS, HEAD_DIM, 0.125f};
 
@@ -215,16 +226,18 @@ static void attention_pass(void *arg, unsigned thread, unsigned n_threads)
         find_pages(b, (s + 1) % n_splits, k, v);
         a.next_k = k[0];
         find_pages(b, s, k, v);
-        b->kernels->attention(&a);
+        attend(b, &a);
     }
 }
 
 static void bench_attention(struct bench *b, const struct limits *l)
 {
-    double s = crew_best_s(l->n_threads, 8, attention_pass, b), bytes = (double)b->pages_bytes;
+    double s = crew_best_s(l->n_threads, 8, attention_pass, b),
+           bytes = 2.0 * KV_PAGES * (double)kv_page_bytes(b->kv, HEAD_DIM);
 
-    printf("%-7s attention ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name,
-           SEQUENCE, s * 1e3, bytes / s * 1e-9, bytes / s * 1e-9 / l->read_gbs);
+    printf("%-7s attention %s ctx %u  %8.3f ms  %6.1f GB/s %5.2f of read\n", b->kernels->name,
+           kv_type_name(b->kv), SEQUENCE, s * 1e3, bytes / s * 1e-9,
+           bytes / s * 1e-9 / l->read_gbs);
 }
 
 /* A tile of rows from row0 on, all splits, merged. */
@@ -232,7 +245,7 @@ static void prefill_tile(const struct bench *b, const float *q, uint32_t row0, u
 {
     static _Thread_local float o[SPLITS_MAX][TILE_QUERIES * HEAD_DIM], m[SPLITS_MAX][TILE_QUERIES],
         sum[SPLITS_MAX][TILE_QUERIES], out[HEADS * HEAD_DIM];
-    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    const void *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
     uint32_t n_splits = row0 / KERN_SPLIT + 1;
 
     for (uint32_t s = 0; s < n_splits; s++) {
@@ -241,7 +254,7 @@ static void prefill_tile(const struct bench *b, const float *q, uint32_t row0, u
                               NULL, n_pos, TILE_ROWS, HEADS, HEAD_DIM, 0.125f};
 
         find_pages(b, sequence * SPLITS_MAX + s, k, v);
-        b->kernels->attention(&a);
+        attend(b, &a);
     }
     for (uint32_t r = 0; r < TILE_ROWS; r++)
         b->kernels->attention_merge(out, o[0] + r * HEADS * HEAD_DIM, m[0] + r * HEADS,
@@ -268,8 +281,8 @@ static void bench_prefill(struct bench *b, uint32_t rows, const struct limits *l
 
     b->n = rows;
     gflops = 4 * HEAD_DIM * pairs / crew_best_s(l->n_threads, 16, prefill_pass, b) * 1e-9;
-    printf("%-7s attention prefill %4u  %6.1f GFLOP/s %5.2f of fma\n", b->kernels->name, rows,
-           gflops, gflops / l->fma_gflops);
+    printf("%-7s attention %s prefill %4u  %6.1f GFLOP/s %5.2f of fma\n", b->kernels->name,
+           kv_type_name(b->kv), rows, gflops, gflops / l->fma_gflops);
 }
 
 /* What lies beside the matrix products in a layer, for 64 rows. */
@@ -310,9 +323,11 @@ static void bench_variant(struct bench *b, const struct limits *l)
     bench_matmul(b, "gate+up", gate_up, 1, 512, 20, l);
     bench_matmul(b, "down", down, 1, 512, 20, l);
     bench_types(b, l);
-    bench_attention(b, l);
-    bench_prefill(b, 512, l);
-    bench_prefill(b, PREFILL_MAX, l);
+    for (b->kv = KV_F16; b->kv <= KV_Q8; b->kv++) {
+        bench_attention(b, l);
+        bench_prefill(b, 512, l);
+        bench_prefill(b, PREFILL_MAX, l);
+    }
     printf("%-7s norm, swiglu, add, 2 quantise of a layer  %8.3f us a row\n", b->kernels->name,
            crew_best_s(1, 40, rows_pass, b) / 64 * 1e6);
 }

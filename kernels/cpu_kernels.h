@@ -66,6 +66,9 @@
 #define KERN_TOP   64  /* logits of which block_max finds the largest */
 #define KERN_SUM   256 /* weights of one sum of weigh */
 
+#define KERN_HD_MAX                                                                                \
+    512 /* dimensions of a head: a sum of hd products of 127 * 127 is exact in f32 */
+
 /* x below this counts as zero when a whole block is: 127 / max|x| must stay finite. */
 #define KERN_QUANT_MIN 1e-30f
 
@@ -75,6 +78,11 @@ enum cpu_variant {
     CPU_AVX2,    /* AVX2 + FMA + F16C */
     CPU_AVXVNNI, /* the same and AVX-VNNI */
     CPU_AVX512   /* AVX-512 F/BW/DQ/VL + VNNI */
+};
+
+enum kv_type {
+    KV_F16 = 0, /* halves */
+    KV_Q8       /* 8-bit integers, quantised per position and kv head */
 };
 
 struct packed_matrix { /* W: [n_rows][n_cols], n_cols % 32 == 0; % 256 for types with a head */
@@ -98,17 +106,16 @@ struct quant_rows {         /* activations of several rows, quantised per 32 */
 /* A call of attention: queries of consecutive positions of one sequence over one split. Row r sees
  * positions 0 .. min(n_pos + r, 512) - 1 of it. */
 struct attention {
-    float *o;       /* [n_rows][group][hd], not normalised */
-    float *m, *sum; /* [n_rows][group] */
-    const float *q; /* [n_rows][group][hd] */
-    const uint16_t *const
-        *k; /* pages of 64 positions, 64-byte aligned, as kv_store fills them; as */
-    const uint16_t *const *v; /* many as the last row sees */
-    const uint16_t *next_k;   /* K page that the caller works on next: asked for early; or NULL */
-    uint32_t n_pos;           /* 1 .. 512 */
-    uint32_t n_rows;          /* >= 1 */
-    uint32_t group;           /* query heads that share the kv head, >= 1 */
-    uint32_t hd;              /* a multiple of 16 */
+    float *o;             /* [n_rows][group][hd], not normalised */
+    float *m, *sum;       /* [n_rows][group] */
+    const float *q;       /* [n_rows][group][hd] */
+    const void *const *k; /* pages of 64 positions, 64-byte aligned, as kv_store or kv_store_q8 */
+    const void *const *v; /* fills them; as many as the last row sees */
+    const void *next_k;   /* K page that the caller works on next: asked for early; or NULL */
+    uint32_t n_pos;       /* 1 .. 512 */
+    uint32_t n_rows;      /* >= 1 */
+    uint32_t group;       /* query heads that share the kv head, >= 1 */
+    uint32_t hd;          /* a multiple of 16; at most KERN_HD_MAX with pages of KV_Q8 */
     float scale;
 };
 
@@ -162,6 +169,30 @@ struct cpu_kernels {
      */
     void (*attention)(const struct attention *a);
 
+    /*
+     * The same with pages of KV_Q8. "Quantised" means as `quantize` does it, but all values with one
+     * scale: d = max|x| / 127 and so on, all codes 0 and d = 0 below KERN_QUANT_MIN, all codes 0 and
+     * d = NaN when a value is not finite.
+     * A K page is [4][hd / 4][16 positions][4] u8, code + 128 of element d of a position at (pos /
+     * 16, d / 4, pos % 16, d % 4), then the scales of its 64 positions as f32. A V page is [16][hd][4
+     * positions] s8, code d of a position at (pos / 4, d, pos % 4), then its 64 scales. K and V of a
+     * position have one scale each. slot = position % 64; other positions' bytes are not written.
+     */
+    void (*kv_store_q8)(void *k_page, void *v_page, uint32_t slot, const float *k, const float *v,
+                        uint32_t hd);
+
+    /*
+     * q of each row and head is quantised: codes c and d_q. From m = -infinity, sum = 0, o = 0; per
+     * page, in order:
+     *   s[p] = ((float)sum(c * k[p]) * (d_q * scale)) * d_k[p], the sum being exact
+     *   m', c, w[p] and sum as above
+     *   t[p] = w[p] * d_v[p] of the valid p, 0 of the others, is quantised: codes u and d_t
+     *   o[d] = fma(d_t, (float)sum(u[p] * v[p][d]), o[d] * c), the sum being exact
+     * What a NaN or infinity in K, V or q meets becomes NaN in sum and o, or in o; a NaN in one
+     * element is one in the whole vector.
+     */
+    void (*attention_q8)(const struct attention *a);
+
     /* Merges n_split >= 1 partial results, in order, and normalises: out[group][hd].
      * o is [n_split][stride][hd], m and sum [n_split][stride], of which the first `group` heads are
      * merged; hd % 16 == 0; out overlaps nothing.
@@ -192,6 +223,13 @@ const struct cpu_kernels *cpu_kernels_get(enum cpu_variant variant, const char *
 
 /* "auto", "ref", "avx2", "avxvnni", "avx512" -> variant; -EINVAL. */
 int cpu_variant_parse(const char *name, enum cpu_variant *ret_variant);
+
+/* Bytes of a K page, and of a V page, of one kv head; a multiple of 64. */
+size_t kv_page_bytes(enum kv_type type, uint32_t hd);
+
+/* "f16", "q8" -> type; -EINVAL. And back. */
+int kv_type_parse(const char *name, enum kv_type *ret_type);
+const char *kv_type_name(enum kv_type type);
 
 /* ---- packing (kernels/pack.c, packed.c): plain C, exact ---- */
 

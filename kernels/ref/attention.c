@@ -28,17 +28,13 @@ static float score(const float *q, const uint16_t *k_page, uint32_t p, uint32_t 
     return (chain[0] + chain[1]) * scale;
 }
 
-/* One page of n valid positions for one head. */
-static void attend_page(float *o, float *m, float *sum, const float *q, const uint16_t *k_page,
-                        const uint16_t *v_page, uint32_t n, uint32_t hd, float scale)
+float ref_attention_weigh(float weight[KERN_PAGE], uint32_t n, float *m, float *sum)
 {
-    float weight[KERN_PAGE], lane[16] = {0};
+    float lane[16] = {0};
     float max = *m, c;
 
-    for (uint32_t p = 0; p < n; p++) {
-        weight[p] = score(q, k_page, p, hd, scale);
+    for (uint32_t p = 0; p < n; p++)
         max = weight[p] > max ? weight[p] : max;
-    }
     max += 0; /* -0 becomes +0: which of two equal zeros was met first must not show */
     c = kern_exp(*m - max);
     for (uint32_t p = 0; p < n; p++) {
@@ -47,30 +43,45 @@ static void attend_page(float *o, float *m, float *sum, const float *q, const ui
     }
     *m = max;
     *sum = fmaf(*sum, c, kern_tree16(lane));
-    for (uint32_t d = 0; d < hd; d++)
+    return c;
+}
+
+/* One page of n valid positions for one head. */
+static void attend_page(const struct attention *a, size_t i, const void *k_page, const void *v_page,
+                        uint32_t n)
+{
+    const uint16_t *v = v_page;
+    float *o = a->o + i * a->hd;
+    float weight[KERN_PAGE], c;
+
+    for (uint32_t p = 0; p < n; p++)
+        weight[p] = score(a->q + i * a->hd, k_page, p, a->hd, a->scale);
+    c = ref_attention_weigh(weight, n, &a->m[i], &a->sum[i]);
+    for (uint32_t d = 0; d < a->hd; d++)
         o[d] *= c;
     for (uint32_t p = 0; p < n; p++)
-        for (uint32_t d = 0; d < hd; d++)
-            o[d] = fmaf(weight[p], f16_to_f32(v_page[p * hd + d]), o[d]);
+        for (uint32_t d = 0; d < a->hd; d++)
+            o[d] = fmaf(weight[p], f16_to_f32(v[p * a->hd + d]), o[d]);
+}
+
+void ref_attend_pages(const struct attention *a, ref_page_fn page)
+{
+    for (size_t i = 0; i < (size_t)a->n_rows * a->group; i++) {
+        size_t row = i / a->group;
+        uint32_t n_pos = row < KERN_SPLIT - a->n_pos ? a->n_pos + (uint32_t)row : KERN_SPLIT;
+
+        memset(a->o + i * a->hd, 0, a->hd * sizeof *a->o);
+        a->m[i] = -INFINITY;
+        a->sum[i] = 0;
+        for (uint32_t p = 0; p < n_pos; p += KERN_PAGE)
+            page(a, i, a->k[p / KERN_PAGE], a->v[p / KERN_PAGE],
+                 n_pos - p < KERN_PAGE ? n_pos - p : KERN_PAGE);
+    }
 }
 
 void ref_attention(const struct attention *a)
 {
-    for (size_t i = 0; i < (size_t)a->n_rows * a->group; i++) {
-        float *o = a->o + i * a->hd;
-        size_t row = i / a->group;
-        uint32_t n_pos = row < KERN_SPLIT - a->n_pos ? a->n_pos + (uint32_t)row : KERN_SPLIT;
-
-        memset(o, 0, a->hd * sizeof *o);
-        a->m[i] = -INFINITY;
-        a->sum[i] = 0;
-        for (uint32_t p = 0; p < n_pos; p += KERN_PAGE) {
-            uint32_t n = n_pos - p < KERN_PAGE ? n_pos - p : KERN_PAGE;
-
-            attend_page(o, &a->m[i], &a->sum[i], a->q + i * a->hd, a->k[p / KERN_PAGE],
-                        a->v[p / KERN_PAGE], n, a->hd, a->scale);
-        }
-    }
+    ref_attend_pages(a, attend_page);
 }
 
 void ref_attention_merge(float *out, const float *o, const float *m, const float *sum,

@@ -35,6 +35,11 @@ struct tile {               /* some queries of a walk and a piece of a page */
     float scale;
 };
 
+/* Turns the scores of up to `lanes` queries into weights, zero from n_pos[] on, and moves m and
+ * sum. */
+typedef void (*weigh_fn)(float s[][KERN_PAGE], float *c, float *m, float *sum,
+                         const uint32_t *n_pos, uint32_t n);
+
 struct attention_ops {  /* the arithmetic of a variant */
     uint32_t queries;   /* of a tile, at most */
     uint32_t positions; /* whose scores a tile computes at once */
@@ -47,10 +52,7 @@ struct attention_ops {  /* the arithmetic of a variant */
     /* s[][p0 ..] = scores of ops.positions positions. */
     void (*score)(const struct tile *t, uint32_t p0);
 
-    /* Turns the scores of n <= ops.lanes queries into weights, zero from n_pos[] on, and moves m and
-     * sum. */
-    void (*weigh)(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                  uint32_t n);
+    weigh_fn weigh; /* up to ops.lanes queries */
 
     /* o[] = o * c + weights . values for n_dims dimensions. */
     void (*add_values)(const struct tile *t, uint32_t n_dims);
@@ -61,45 +63,109 @@ struct attention_ops {  /* the arithmetic of a variant */
                   uint32_t n, size_t stride, uint32_t hd, float max, int first);
 };
 
-struct walk { /* queries first .. first + n - 1 of a call */
+struct queries { /* queries first .. first + n - 1 of a call */
     const struct attention *a;
-    const struct attention_ops *ops;
     size_t first;
     uint32_t n;
     _Alignas(64) float s[QUERIES_MAX][KERN_PAGE];
     float c[QUERIES_MAX];
     uint32_t seen[QUERIES_MAX];  /* positions of the split that a query sees */
     uint32_t n_pos[QUERIES_MAX]; /* of the present page */
+};
+
+struct walk {
+    struct queries qs;
+    const struct attention_ops *ops;
     _Alignas(64) float wide[WIDE_MAX];
 };
+
+KERN_INLINE void clear_results(const struct attention *a)
+{
+    size_t n = (size_t)a->n_rows * a->group;
+
+    memset(a->o, 0, n * a->hd * sizeof *a->o);
+    memset(a->sum, 0, n * sizeof *a->sum);
+    for (size_t i = 0; i < n; i++)
+        a->m[i] = -INFINITY;
+}
+
+/* Walk i of n_walks, which share the call's queries out evenly. Returns the positions of its last. */
+KERN_INLINE uint32_t take_queries(struct queries *qs, const struct attention *a, size_t i,
+                                  size_t n_walks)
+{
+    size_t n = (size_t)a->n_rows * a->group;
+
+    qs->a = a;
+    qs->first = i * n / n_walks;
+    qs->n = (uint32_t)((i + 1) * n / n_walks - qs->first);
+    for (uint32_t j = 0; j < qs->n; j++) {
+        size_t row = (qs->first + j) / a->group;
+
+        qs->seen[j] = row < KERN_SPLIT - a->n_pos ? a->n_pos + (uint32_t)row : KERN_SPLIT;
+    }
+    return qs->seen[qs->n - 1];
+}
+
+/* Says what each query sees of the page that begins at position p. Returns the first that sees any:
+ * rows that end before come first. */
+KERN_INLINE uint32_t meet_page(struct queries *qs, uint32_t p)
+{
+    uint32_t q0 = 0;
+
+    for (uint32_t i = 0; i < qs->n; i++) {
+        uint32_t n = qs->seen[i] > p ? qs->seen[i] - p : 0;
+
+        qs->n_pos[i] = n < KERN_PAGE ? n : KERN_PAGE;
+        q0 += n == 0;
+    }
+    return q0;
+}
+
+/* The keys that are read after those of page i. */
+KERN_INLINE const void *keys_after(const struct attention *a, uint32_t i, uint32_t n_pos)
+{
+    if ((i + 1) * KERN_PAGE < n_pos)
+        return a->k[i + 1];
+    return a->next_k ? a->next_k : a->k[i];
+}
+
+KERN_INLINE void weigh_queries(struct queries *qs, uint32_t q0, uint32_t lanes, weigh_fn weigh)
+{
+    for (uint32_t i = q0, n; i < qs->n; i += n) {
+        n = qs->n - i < lanes ? qs->n - i : lanes;
+        weigh(qs->s + i, qs->c + i, qs->a->m + qs->first + i, qs->a->sum + qs->first + i,
+              qs->n_pos + i, n);
+    }
+}
 
 /* Queries t0 .. t1 - 1 of the walk. */
 KERN_INLINE struct tile tile_of(struct walk *w, uint32_t t0, uint32_t t1)
 {
-    size_t at = (w->first + t0) * w->a->hd;
+    struct queries *qs = &w->qs;
+    size_t at = (qs->first + t0) * qs->a->hd;
 
-    return (struct tile){.q = w->a->q + at,
-                         .s = w->s + t0,
-                         .o = w->a->o + at,
-                         .c = w->c + t0,
-                         .n_pos = w->n_pos + t0,
+    return (struct tile){.q = qs->a->q + at,
+                         .s = qs->s + t0,
+                         .o = qs->a->o + at,
+                         .c = qs->c + t0,
+                         .n_pos = qs->n_pos + t0,
                          .n = t1 - t0,
-                         .hd = w->a->hd,
-                         .scale = w->a->scale};
+                         .hd = qs->a->hd,
+                         .scale = qs->a->scale};
 }
 
 KERN_INLINE void page_scores(struct walk *w, const uint16_t *k, const uint16_t *v, uint32_t q0,
                              uint32_t n_tiles, int wide)
 {
     const struct attention_ops *ops = w->ops;
-    uint32_t n = w->n - q0;
+    uint32_t n = w->qs.n - q0, hd = w->qs.a->hd;
 
-    for (uint32_t p = 0; p < w->n_pos[w->n - 1]; p += ops->positions) {
-        const uint16_t *keys = k + (size_t)p * w->a->hd;
-        const char *next = (const char *)(v + (size_t)p * w->a->hd);
+    for (uint32_t p = 0; p < w->qs.n_pos[w->qs.n - 1]; p += ops->positions) {
+        const uint16_t *keys = k + (size_t)p * hd;
+        const char *next = (const char *)(v + (size_t)p * hd);
 
         if (wide)
-            ops->widen(w->wide, keys, ops->positions * w->a->hd, next);
+            ops->widen(w->wide, keys, ops->positions * hd, next);
         for (uint32_t i = 0; i < n_tiles; i++) {
             struct tile t = tile_of(w, q0 + i * n / n_tiles, q0 + (i + 1) * n / n_tiles);
 
@@ -116,12 +182,12 @@ KERN_INLINE void page_values(struct walk *w, const uint16_t *v, const uint16_t *
                              uint32_t n_tiles, int wide)
 {
     const struct attention_ops *ops = w->ops;
-    uint32_t n = w->n - q0, hd = w->a->hd;
+    uint32_t n = w->qs.n - q0, hd = w->qs.a->hd;
 
     for (uint32_t d = 0; d < hd; d += ops->dims) {
         uint32_t n_dims = hd - d < ops->dims ? hd - d : ops->dims;
 
-        for (uint32_t p = 0; wide && p < w->n_pos[w->n - 1]; p++)
+        for (uint32_t p = 0; wide && p < w->qs.n_pos[w->qs.n - 1]; p++)
             ops->widen(w->wide + (size_t)p * n_dims, v + (size_t)p * hd + d, n_dims,
                        (const char *)(next_k + (size_t)p * hd + d));
         for (uint32_t i = 0; i < n_tiles; i++) {
@@ -141,54 +207,27 @@ KERN_INLINE void page_values(struct walk *w, const uint16_t *v, const uint16_t *
 KERN_INLINE void walk_page(struct walk *w, const uint16_t *k, const uint16_t *v,
                            const uint16_t *next_k, uint32_t p)
 {
-    const struct attention *a = w->a;
-    uint32_t q0 = 0, n_tiles;
-    int wide;
+    uint32_t q0 = meet_page(&w->qs, p);
+    uint32_t n_tiles = (w->qs.n - q0 + w->ops->queries - 1) / w->ops->queries;
+    int wide = n_tiles > 1 && w->ops->positions * w->qs.a->hd <= WIDE_MAX;
 
-    for (uint32_t i = 0; i < w->n; i++) {
-        uint32_t n = w->seen[i] > p ? w->seen[i] - p : 0;
-
-        w->n_pos[i] = n < KERN_PAGE ? n : KERN_PAGE;
-        q0 += n == 0; /* rows that end before this page come first */
-    }
-    n_tiles = (w->n - q0 + w->ops->queries - 1) / w->ops->queries;
-    wide = n_tiles > 1 && w->ops->positions * a->hd <= WIDE_MAX;
     page_scores(w, k, v, q0, n_tiles, wide);
-    for (uint32_t i = q0, n; i < w->n; i += n) {
-        n = w->n - i < w->ops->lanes ? w->n - i : w->ops->lanes;
-        w->ops->weigh(w->s + i, w->c + i, a->m + w->first + i, a->sum + w->first + i, w->n_pos + i,
-                      n);
-    }
+    weigh_queries(&w->qs, q0, w->ops->lanes, w->ops->weigh);
     page_values(w, v, next_k, q0, n_tiles, wide);
 }
 
 KERN_INLINE void attention_walk(const struct attention *a, const struct attention_ops *ops)
 {
-    size_t n = (size_t)a->n_rows * a->group, n_walks = (n + QUERIES_MAX - 1) / QUERIES_MAX;
+    size_t n_walks = ((size_t)a->n_rows * a->group + QUERIES_MAX - 1) / QUERIES_MAX;
     struct walk w;
 
-    w.a = a;
     w.ops = ops;
-    memset(a->o, 0, n * a->hd * sizeof *a->o);
-    memset(a->sum, 0, n * sizeof *a->sum);
-    for (size_t i = 0; i < n; i++)
-        a->m[i] = -INFINITY;
+    clear_results(a);
     for (size_t i = 0; i < n_walks; i++) {
-        uint32_t n_pos, p = 0;
+        uint32_t n_pos = take_queries(&w.qs, a, i, n_walks), p = 0;
 
-        w.first = i * n / n_walks;
-        w.n = (uint32_t)((i + 1) * n / n_walks - w.first);
-        for (uint32_t j = 0; j < w.n; j++) {
-            size_t row = (w.first + j) / a->group;
-
-            w.seen[j] = row < KERN_SPLIT - a->n_pos ? a->n_pos + (uint32_t)row : KERN_SPLIT;
-        }
-        n_pos = w.seen[w.n - 1];
-        for (uint32_t page = 0; p < n_pos; page++, p += KERN_PAGE) {
-            const uint16_t *next = a->next_k ? a->next_k : a->k[page];
-
-            walk_page(&w, a->k[page], a->v[page], p + KERN_PAGE < n_pos ? a->k[page + 1] : next, p);
-        }
+        for (uint32_t page = 0; p < n_pos; page++, p += KERN_PAGE)
+            walk_page(&w, a->k[page], a->v[page], keys_after(a, page, n_pos), p);
     }
 }
 

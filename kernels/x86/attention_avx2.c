@@ -135,8 +135,8 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 }
 
 /* Up to 8 queries: their factors are one vector. */
-static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                  uint32_t n)
+void avx2_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum,
+                          const uint32_t *n_pos, uint32_t n)
 {
     _Alignas(32) float new_m[8], page_sum[8];
     __m256i queries = first_lanes256(n);
@@ -255,7 +255,7 @@ static const struct attention_ops ops = {
     .lanes = 8,
     .widen = widen,
     .score = score,
-    .weigh = weigh,
+    .weigh = avx2_attention_weigh,
     .add_values = add_values,
     .merge = merge_splits,
 };

@@ -144,8 +144,8 @@ KERN_INLINE float weigh_scores(float s[KERN_PAGE], uint32_t n, float m)
 }
 
 /* Up to 16 queries: their factors are one vector. */
-static void weigh(float s[][KERN_PAGE], float *c, float *m, float *sum, const uint32_t *n_pos,
-                  uint32_t n)
+void avx512_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum,
+                            const uint32_t *n_pos, uint32_t n)
 {
     _Alignas(64) float new_m[16], page_sum[16];
     __mmask16 queries = valid_lanes(n, 0);
@@ -267,7 +267,7 @@ static const struct attention_ops ops = {
     .lanes = 16,
     .widen = widen,
     .score = score,
-    .weigh = weigh,
+    .weigh = avx512_attention_weigh,
     .add_values = add_values,
     .merge = merge_splits,
 };

@@ -17,10 +17,16 @@ void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint3
 void avxvnni_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                     uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 void avx2_attention(const struct attention *a);
+void avx2_attention_q8(const struct attention *a);
 void avx2_attention_merge(float *out, const float *o, const float *m, const float *sum,
                           uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 void avx2_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                    const float *v, uint32_t hd);
+void avx2_kv_store_q8(void *k_page, void *v_page, uint32_t slot, const float *k, const float *v,
+                      uint32_t hd);
+/* attention.h; up to 8 queries. */
+void avx2_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum,
+                          const uint32_t *n_pos, uint32_t n);
 
 /* Eight halves to floats. */
 KERN_INLINE __m256 halves256(const void *p)

@@ -14,10 +14,16 @@
 void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                    uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 void avx512_attention(const struct attention *a);
+void avx512_attention_q8(const struct attention *a);
 void avx512_attention_merge(float *out, const float *o, const float *m, const float *sum,
                             uint32_t n_split, size_t stride, uint32_t group, uint32_t hd);
 void avx512_kv_store(uint16_t *k_page, uint16_t *v_page, uint32_t slot, const float *k,
                      const float *v, uint32_t hd);
+void avx512_kv_store_q8(void *k_page, void *v_page, uint32_t slot, const float *k, const float *v,
+                        uint32_t hd);
+/* attention.h; up to 16 queries. */
+void avx512_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum,
+                            const uint32_t *n_pos, uint32_t n);
 
 /* Sixteen halves to floats. */
 KERN_INLINE __m512 halves512(const void *p)

@@ -207,7 +207,8 @@ static void avx2_weigh(float *w, double *sum, const float *x, uint32_t n, float 
     {                                                                                              \
         .name = NAME, .matmul = MATMUL, .quantize = avx2_quantize, .rmsnorm = avx2_rmsnorm,        \
         .swiglu = avx2_swiglu, .add = avx2_add, .rope = avx2_rope, .kv_store = avx2_kv_store,      \
-        .attention = avx2_attention, .attention_merge = avx2_attention_merge,                      \
+        .kv_store_q8 = avx2_kv_store_q8, .attention = avx2_attention,                              \
+        .attention_q8 = avx2_attention_q8, .attention_merge = avx2_attention_merge,                \
         .block_max = avx2_block_max, .weigh = avx2_weigh, .exp_f32 = avx2_exp_f32                  \
     }
 

@@ -8,6 +8,9 @@
 #include <string.h>
 #include "runtime/base/mem.h"
 #include "runtime/exec/cpu_state.h"
+#include "runtime/model/load.h"
+
+_Static_assert(MODEL_HEAD_DIM_MAX <= KERN_HD_MAX, "any model's heads can be kept in 8 bits");
 
 #define ROWS_MAX_DEFAULT                                                                           \
     256u /* of a step: enough for prefill to be bound by arithmetic, short enough to be heard in   \
@@ -117,7 +120,7 @@ static int take_memory(struct cpu_state *cpu, const struct cpu_backend_opt *opt,
 {
     const struct hparams *hp = &cpu->model->hp;
     struct carve c = {NULL, 0};
-    size_t page_bytes = kv_at(cpu, 0, 1, 0) * sizeof *cpu->kv;
+    size_t page_bytes = kv_at(cpu, 0, 1, 0);
     int err;
 
     cpu->rows = calloc(cpu->backend.rows_max, sizeof *cpu->rows);
@@ -184,6 +187,8 @@ int cpu_backend_new(struct backend **ret_backend, const struct model *model,
     cpu->team = team;
     cpu->n_pages = opt->n_pages;
     cpu->n_splits_max = (model->n_ctx + KERN_SPLIT - 1) / KERN_SPLIT;
+    cpu->kv_type = opt->kv_type;
+    cpu->kv_page = kv_page_bytes(opt->kv_type, hp->head_dim);
     cpu->group = hp->n_head / hp->n_head_kv;
     cpu->scale = 1 / sqrtf((float)hp->head_dim);
     cpu->qkv_rows = (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim;

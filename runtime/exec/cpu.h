@@ -13,11 +13,12 @@
 #include "runtime/model/model.h"
 
 struct cpu_backend_opt {
-    uint32_t n_pages;    /* of the pool: page numbers are below this */
-    uint32_t rows_max;   /* 256 when 0 */
-    uint32_t logits_max; /* 64 when 0 */
-    int kv_prefault;     /* touch and lock the KV slab at start */
-    int kv_touch;        /* touch it: whoever measures reads pages that nobody wrote */
+    uint32_t n_pages;     /* of the pool: page numbers are below this */
+    enum kv_type kv_type; /* f16 when 0 */
+    uint32_t rows_max;    /* 256 when 0 */
+    uint32_t logits_max;  /* 64 when 0 */
+    int kv_prefault;      /* touch and lock the KV slab at start */
+    int kv_touch;         /* touch it: whoever measures reads pages that nobody wrote */
 };
 
 /* Takes all memory now. The team and the model outlive the backend. */

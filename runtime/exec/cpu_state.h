@@ -66,8 +66,10 @@ struct cpu_state {
     uint32_t n_pages, n_splits_max, group, qkv_rows;
     float scale;   /* of attention scores: 1 / sqrt(head_dim) */
     int quantised; /* some matrix wants quantised input; floats are there anyway */
-    uint16_t *kv;  /* [page][layer][kv head][K 64 * hd, V 64 * hd]: a page's layers stand together,
-                      so that what is used, and not the pool, is what is touched */
+    uint8_t *kv;   /* [page][layer][kv head][K, V], kv_page_bytes() each: a page's layers stand
+                      together, so that what is used, and not the pool, is what is touched */
+    enum kv_type kv_type;
+    size_t kv_page; /* bytes of a K page, and of a V page, of one kv head */
 
     /* Activations, shared by the team; each region's members write disjoint parts. */
     float *x;               /* [rows][n_embd] residual stream */
@@ -95,14 +97,13 @@ static inline struct cpu_state *cpu_state_of(void *self)
     return self;
 }
 
-/* K of a page, in elements from cpu_state.kv; V follows after KV_PAGE * head_dim. */
+/* K of a page, in bytes from cpu_state.kv; V follows after cpu_state.kv_page. */
 static inline size_t kv_at(const struct cpu_state *cpu, uint32_t layer, uint32_t page,
                            uint32_t head)
 {
     const struct hparams *hp = &cpu->model->hp;
 
-    return (((size_t)page * hp->n_layer + layer) * hp->n_head_kv + head) * 2 * KERN_PAGE *
-           hp->head_dim;
+    return (((size_t)page * hp->n_layer + layer) * hp->n_head_kv + head) * 2 * cpu->kv_page;
 }
 
 /* Blocks of a row of logits. */

@@ -82,12 +82,17 @@ static void store_kv(const struct pass *p, float *k, uint32_t row, uint32_t head
     size_t table = (size_t)info->pos * (hp->rope_dim / 2);
     const float *src =
         cpu->qkv + (size_t)row * cpu->qkv_rows + (size_t)(hp->n_head + head) * hp->head_dim;
-    uint16_t *page = cpu->kv + kv_at(cpu, p->i_layer, info->pages[info->pos / KERN_PAGE], head);
+    const float *v = src + (size_t)hp->n_head_kv * hp->head_dim;
+    uint8_t *page = cpu->kv + kv_at(cpu, p->i_layer, info->pages[info->pos / KERN_PAGE], head);
+    uint32_t slot = info->pos % KERN_PAGE;
 
     memcpy(k, src, hp->head_dim * sizeof *k);
     cpu->kernels->rope(k, cpu->model->rope_cos + table, cpu->model->rope_sin + table, hp->head_dim);
-    cpu->kernels->kv_store(page, page + (size_t)KERN_PAGE * hp->head_dim, info->pos % KERN_PAGE, k,
-                           src + (size_t)hp->n_head_kv * hp->head_dim, hp->head_dim);
+    if (cpu->kv_type == KV_Q8)
+        cpu->kernels->kv_store_q8(page, page + cpu->kv_page, slot, k, v, hp->head_dim);
+    else
+        cpu->kernels->kv_store((void *)page, (void *)(page + cpu->kv_page), slot, k, v,
+                               hp->head_dim);
 }
 
 static void store_region(void *arg, unsigned member, unsigned n)
@@ -135,7 +140,7 @@ static int find_unit(const struct pass *p, uint32_t index, struct unit *ret_unit
 }
 
 /* Keys of page i of the unit's sequence. */
-static const uint16_t *unit_keys(const struct pass *p, const struct unit *unit, uint32_t i)
+static const uint8_t *unit_keys(const struct pass *p, const struct unit *unit, uint32_t i)
 {
     const struct cpu_state *cpu = p->cpu;
 
@@ -158,13 +163,13 @@ static void rotate_q(const struct pass *p, float *q, uint32_t row, uint32_t head
 
 /* The unit's split into the rows of partial from row `at` on. */
 static void attend_split(const struct pass *p, const struct unit *unit, const float *q,
-                         const struct partial *partial, uint32_t at, const uint16_t *next_k)
+                         const struct partial *partial, uint32_t at, const void *next_k)
 {
     const struct cpu_state *cpu = p->cpu;
     uint32_t hd = cpu->model->hp.head_dim, first_page = unit->split * (KERN_SPLIT / KERN_PAGE);
     uint32_t left = cpu->rows[unit->tile->row0].pos + 1 - unit->split * KERN_SPLIT;
     size_t query = ((size_t)unit->split * ATTEND_ROWS + at) * cpu->group;
-    const uint16_t *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
+    const void *k[KERN_SPLIT / KERN_PAGE], *v[KERN_SPLIT / KERN_PAGE];
     struct attention a = {.o = partial->o + query * hd,
                           .m = partial->m + query,
                           .sum = partial->sum + query,
@@ -180,10 +185,15 @@ static void attend_split(const struct pass *p, const struct unit *unit, const fl
 
     /* The tile's last row sees no page more than its first. */
     for (uint32_t i = 0; i < (a.n_pos + KERN_PAGE - 1) / KERN_PAGE; i++) {
-        k[i] = unit_keys(p, unit, first_page + i);
-        v[i] = k[i] + (size_t)KERN_PAGE * hd;
+        const uint8_t *page = unit_keys(p, unit, first_page + i);
+
+        k[i] = page;
+        v[i] = page + cpu->kv_page;
     }
-    cpu->kernels->attention(&a);
+    if (cpu->kv_type == KV_Q8)
+        cpu->kernels->attention_q8(&a);
+    else
+        cpu->kernels->attention(&a);
 }
 
 /* Merges the row that stands `at` rows into partial. */
@@ -204,8 +214,7 @@ static void attend_unit(const struct pass *p, struct member *member, struct unit
 {
     const struct cpu_state *cpu = p->cpu;
     const struct hparams *hp = &cpu->model->hp;
-    const uint16_t *next_k =
-        next ? unit_keys(p, next, next->split * (KERN_SPLIT / KERN_PAGE)) : NULL;
+    const void *next_k = next ? unit_keys(p, next, next->split * (KERN_SPLIT / KERN_PAGE)) : NULL;
     uint32_t row0 = unit->tile->row0, splits = n_splits(cpu, row0);
 
     for (uint32_t r = 0; r < unit->tile->n_rows; r++)

@@ -108,7 +108,8 @@ static void engine_open(struct engine *e, enum cpu_variant variant, unsigned thr
     /* Half of what a full batch of long prompts wants. */
     struct cpu_backend_opt opt = {.n_pages = EXACT_BATCH_MAX * 2,
                                   .rows_max = EXACT_CHUNK_MAX + EXACT_BATCH_MAX,
-                                  .logits_max = EXACT_BATCH_MAX};
+                                  .logits_max = EXACT_BATCH_MAX,
+                                  .kv_type = x.opt.kv_type};
     const struct cpu_kernels *kernels = cpu_kernels_get(variant, NULL);
     struct diag diag = {""};
 

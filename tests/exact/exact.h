@@ -25,6 +25,7 @@
 struct exact_opt {
     const char *model;
     uint32_t n_plans; /* up to EXACT_PLANS */
+    enum kv_type kv_type;
     uint32_t
         poison; /* id whose embedding is not finite: every fifth plan has it; UINT32_MAX: none */
 };

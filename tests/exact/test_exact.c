@@ -125,11 +125,13 @@ static const struct {
     {W256 "type='Q5_K'", "IQ4_XS"}, {W256 "type='Q3_K'", "Q2_K"},
 };
 #define N_TYPES ((int)(sizeof types / sizeof types[0]))
+#define Q4_1_AT 5
 #define POISON  50
 
-static void open_tiny(const char *weights, const char *embedding, const char *more, uint32_t poison)
+static void open_tiny(const char *weights, const char *embedding, const char *more, uint32_t poison,
+                      enum kv_type kv_type)
 {
-    struct exact_opt opt = {.n_plans = EXACT_PLANS, .poison = poison};
+    struct exact_opt opt = {.n_plans = EXACT_PLANS, .kv_type = kv_type, .poison = poison};
     char options[256];
 
     snprintf(options, sizeof options, "%s, embd_type='%s'%s", weights, embedding, more);
@@ -139,7 +141,16 @@ static void open_tiny(const char *weights, const char *embedding, const char *mo
 
 START_TEST(tiny_models_of_every_type_keep_the_bits_of_a_request)
 {
-    open_tiny(types[_i].weights, types[_i].embedding, "", UINT32_MAX);
+    open_tiny(types[_i].weights, types[_i].embedding, "", UINT32_MAX, KV_F16);
+    for (int i = 0; i < n_settings; i++)
+        exact_run(&settings[i]);
+    exact_close();
+}
+END_TEST
+
+START_TEST(keys_and_values_in_8_bits_keep_the_bits_of_a_request)
+{
+    open_tiny(types[_i].weights, types[_i].embedding, "", UINT32_MAX, KV_Q8);
     for (int i = 0; i < n_settings; i++)
         exact_run(&settings[i]);
     exact_close();
@@ -150,7 +161,8 @@ END_TEST
  * every row. */
 START_TEST(a_sequence_that_is_not_finite_ends_alone_and_leaves_its_neighbours_their_bits)
 {
-    open_tiny(types[_i].weights, "F32", ", untied=True, poison=50", POISON);
+    open_tiny(types[_i].weights, "F32", ", untied=True, poison=50", POISON,
+              _i % 2 ? KV_Q8 : KV_F16);
     exact_check_poison();
     for (int i = 0; i < n_settings; i++)
         exact_run(&settings[i]);
@@ -181,7 +193,8 @@ static void open_real(void)
     char path[4096];
 
     find_model(path, sizeof path);
-    exact_open(&(struct exact_opt){path, is_long ? EXACT_PLANS : 16, UINT32_MAX});
+    exact_open(&(struct exact_opt){
+        .model = path, .n_plans = is_long ? EXACT_PLANS : 16, .poison = UINT32_MAX});
 }
 
 int main(int argc, char **argv)
@@ -203,6 +216,8 @@ int main(int argc, char **argv)
     if (is_tiny) {
         tiny_init(argv[1]);
         tcase_add_loop_test(tc, tiny_models_of_every_type_keep_the_bits_of_a_request, 0, N_TYPES);
+        tcase_add_loop_test(tc, keys_and_values_in_8_bits_keep_the_bits_of_a_request, Q4_1_AT,
+                            Q4_1_AT + 1);
         tcase_add_loop_test(
             tc, a_sequence_that_is_not_finite_ends_alone_and_leaves_its_neighbours_their_bits, 0,
             N_TYPES);
