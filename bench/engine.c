@@ -7,7 +7,7 @@
  * decodes batches, in turn, so that a noisy minute hits all of them; medians of the rounds (5) are
  * printed. Shares are of what this machine reads from memory, multiplies with 8-bit integers and
  * multiplies and adds as floats at most, measured just before. CELLS are names with commas: what to
- * measure, without it all. The lines `cell NAME VALUE` are for race.py.
+ * measure, without it all. TOKENRING_KV_TYPE (f16, q8) says how keys and values are kept. The lines `cell NAME VALUE` are for race.py.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,6 +241,7 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
     struct cpu_backend_opt opt = {.n_pages = TEXT_PAGES + BATCH_MAX * BATCH_PAGES,
                                   .rows_max = ROWS_MAX};
     const struct cpu_kernels *kernels;
+    const char *kv = getenv("TOKENRING_KV_TYPE");
     enum cpu_variant which;
     const char *missing = "unknown variant";
     struct diag diag = {""};
@@ -250,6 +251,10 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
         fprintf(stderr, "bench_engine: %s: %s\n", variant, missing);
         exit(2);
     }
+    if (kv && kv_type_parse(kv, &opt.kv_type) < 0) {
+        fprintf(stderr, "bench_engine: TOKENRING_KV_TYPE: %s, expected f16 or q8\n", kv);
+        exit(2);
+    }
     if (team_new(&e->team, threads) < 0 ||
         model_open(&e->model, path, 0, NULL, e->team, &diag) < 0 ||
         cpu_backend_new(&e->backend, e->model, kernels, e->team, &opt, &diag) < 0 ||
@@ -257,9 +262,9 @@ static void open_engine(struct engine *e, const char *path, unsigned threads, co
         fprintf(stderr, "bench_engine: %s\n", diag.text);
         exit(1);
     }
-    printf("model %s, %.1f MB a token, loaded in %.0f ms; kernels %s, %u threads\n", e->model->name,
-           (double)e->model->weight_bytes / 1e6, seconds(start) * 1e3, kernels->name,
-           team_size(e->team));
+    printf("model %s, %.1f MB a token, loaded in %.0f ms; kernels %s, KV %s, %u threads\n",
+           e->model->name, (double)e->model->weight_bytes / 1e6, seconds(start) * 1e3,
+           kernels->name, kv_type_name(opt.kv_type), team_size(e->team));
     for (uint32_t s = 0; s < BATCH_MAX; s++)
         for (uint32_t i = 0; i < (s ? BATCH_PAGES : TEXT_PAGES); i++)
             e->texts[s].pages[i] = s ? TEXT_PAGES + s * BATCH_PAGES + i : i;

@@ -4,7 +4,7 @@
  * bench_logits MODEL WINDOW THREADS VARIANT <IDS >ROWS
  *
  * IDS are uint32_t, ROWS floats [ids][n_vocab], both as this machine stores them. The ids are cut into
- * windows, each a sequence of its own.
+ * windows, each a sequence of its own. TOKENRING_KV_TYPE (f16, q8) says how keys and values are kept.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -28,12 +28,17 @@ static void engine_open(struct engine *e, const char *path, const char *threads,
 {
     struct cpu_backend_opt opt = {.n_pages = N_PAGES, .rows_max = ROWS_MAX, .logits_max = ROWS_MAX};
     const struct cpu_kernels *kernels;
+    const char *kv = getenv("TOKENRING_KV_TYPE");
     enum cpu_variant which;
     const char *missing = "unknown variant";
     struct diag diag = {""};
 
     if (cpu_variant_parse(variant, &which) < 0 || !(kernels = cpu_kernels_get(which, &missing))) {
         fprintf(stderr, "bench_logits: %s: %s\n", variant, missing);
+        exit(2);
+    }
+    if (kv && kv_type_parse(kv, &opt.kv_type) < 0) {
+        fprintf(stderr, "bench_logits: TOKENRING_KV_TYPE: %s, expected f16 or q8\n", kv);
         exit(2);
     }
     if (team_new(&e->team, (unsigned)strtoul(threads, NULL, 10)) < 0 ||

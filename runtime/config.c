@@ -26,6 +26,7 @@
     X(socket, TEXT, 0, 0, 0)                                                                       \
     X(cache, TEXT, 0, 0, 0)                                                                        \
     X(cpu, TEXT, 0, 0, 0)                                                                          \
+    X(kv_type, TEXT, 0, 0, 0)                                                                      \
     X(socket_mode, TEXT, 0, 0, 0)                                                                  \
     X(io, TEXT, 0, 0, 0)                                                                           \
     X(doorbell, TEXT, 0, 0, 0)                                                                     \
@@ -105,6 +106,7 @@ void config_fini(struct config *config)
     free(config->socket);
     free(config->cache);
     free(config->cpu);
+    free(config->kv_type);
     free(config->socket_mode);
     free(config->io);
     free(config->doorbell);
@@ -422,6 +424,8 @@ int config_finish(struct config *config, const char *path, struct diag *diag)
         return diag_at(diag, path, "cache", "expected an absolute path, or none");
     if (cpu_variant_parse(config->cpu ? config->cpu : "auto", &config->cpu_variant) < 0)
         return diag_at(diag, path, "cpu", "expected auto, ref, avx2, avxvnni or avx512");
+    if (kv_type_parse(config->kv_type ? config->kv_type : "f16", &config->kv_kind) < 0)
+        return diag_at(diag, path, "kv_type", "expected f16 or q8");
     if (io_kind_parse(config->io ? config->io : "auto", &config->io_kind) < 0)
         return diag_at(diag, path, "io", "expected auto, uring or epoll");
     if (io_doorbell_parse(config->doorbell ? config->doorbell : "auto", &config->doorbell_kind) < 0)

@@ -18,6 +18,7 @@ struct config {
     char *socket;      /* path; NULL: TOKENRING_SOCKET, else socket_path_default() */
     char *cache;       /* folder of packed weights; "none"; NULL: cache_path_default() */
     char *cpu;         /* auto, ref, avx2, avxvnni, avx512 */
+    char *kv_type;     /* f16, q8 */
     char *socket_mode; /* octal, "0600" */
     char *io;          /* auto, uring, epoll */
     char *doorbell;    /* auto, futex, socket */
@@ -57,6 +58,7 @@ struct config {
 
     uint64_t given;               /* bit i: number i of the list in config.c was set */
     enum cpu_variant cpu_variant; /* parsed from cpu */
+    enum kv_type kv_kind;         /* parsed from kv_type */
     uint32_t socket_mode_bits;    /* parsed from socket_mode */
     enum io_kind io_kind;
     struct io_limits user_limits; /* from the user_ settings */

@@ -113,7 +113,8 @@ static int file_start(struct daemon *d, struct diag *diag)
         return err;
     if (d->model->cache_note.text[0])
         log_line(LOG_WARN, "%s", d->model->cache_note.text);
-    if (cache)
+    model_keep_kv(d->model, d->config.kv_kind);
+    if (cache) /* of another form of KV a profile is another model's */
         profile_start(d, cache);
     return 0;
 }
@@ -173,6 +174,7 @@ static int engine_start(struct daemon *d, struct diag *diag)
         .rows_max = d->config.chunk_rows + d->config.running_max,
         .logits_max = d->config.running_max,
         .kv_prefault = d->config.kv_prefault,
+        .kv_type = d->config.kv_kind,
     };
     struct sched_opt sched_opt = {
         .running_max = d->config.running_max,
@@ -432,10 +434,11 @@ int daemon_new(struct daemon **ret_daemon, const struct config *config, struct d
     if (io_note(d->io)[0])
         log_line(LOG_WARN, "%s", io_note(d->io));
     log_line(LOG_INFO,
-             "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u io=%s "
+             "ready socket=%s model=\"%s\" ctx=%u cpu=%s threads=%u kv_positions=%u kv=%s io=%s "
              "weights=%s profile=%s start_ms=%llu",
              d->socket_path, d->model->name, d->model->n_ctx, d->kernels->name, team_size(d->team),
-             d->config.kv_positions, io_mode(d->io), weights_from(d), d->tuned ? "tuned" : "none",
+             d->config.kv_positions, d->is_echo ? "none" : kv_type_name(d->config.kv_kind),
+             io_mode(d->io), weights_from(d), d->tuned ? "tuned" : "none",
              (unsigned long long)((clock_ns() - begin) / 1000000));
     err = keeper_start(&d->keeper, d->model);
     if (err < 0)

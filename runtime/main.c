@@ -17,6 +17,7 @@ enum {
     KEY_SOCKET,
     KEY_THREADS,
     KEY_CPU,
+    KEY_KV_TYPE,
     KEY_CACHE,
     KEY_CTX,
     KEY_IO,
@@ -32,6 +33,7 @@ static const struct argp_option options[] = {
     {"socket", KEY_SOCKET, "PATH", 0, "where clients attach", 0},
     {"threads", KEY_THREADS, "N", 0, "engine threads (default: one a core of those allowed)", 0},
     {"cpu", KEY_CPU, "VARIANT", 0, "kernels: auto, ref, avx2, avxvnni or avx512", 0},
+    {"kv-type", KEY_KV_TYPE, "TYPE", 0, "keys and values are kept as f16 or q8", 0},
     {"cache", KEY_CACHE, "FOLDER", 0, "where packed weights are kept, or none", 0},
     {"ctx", KEY_CTX, "N", 0, "positions of one request (default: the model's)", 0},
     {"io", KEY_IO, "KIND", 0, "event loop: auto, uring or epoll", 0},
@@ -44,9 +46,9 @@ static const struct argp_option options[] = {
 
 /* Settings of the command line by key; they are applied after the file's. */
 static const char *const setting_names[] = {
-    [KEY_MODEL - 256] = "model", [KEY_SOCKET - 256] = "socket",     [KEY_THREADS - 256] = "threads",
-    [KEY_CPU - 256] = "cpu",     [KEY_CACHE - 256] = "cache",       [KEY_CTX - 256] = "ctx",
-    [KEY_IO - 256] = "io",       [KEY_DOORBELL - 256] = "doorbell",
+    [KEY_MODEL - 256] = "model", [KEY_SOCKET - 256] = "socket",   [KEY_THREADS - 256] = "threads",
+    [KEY_CPU - 256] = "cpu",     [KEY_KV_TYPE - 256] = "kv_type", [KEY_CACHE - 256] = "cache",
+    [KEY_CTX - 256] = "ctx",     [KEY_IO - 256] = "io",           [KEY_DOORBELL - 256] = "doorbell",
 };
 #define N_KEYS (sizeof setting_names / sizeof setting_names[0])
 

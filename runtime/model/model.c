@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "runtime/base/mem.h"
+#include "runtime/model/digest.h"
 #include "runtime/model/load.h"
 #include "runtime/model/pack_cache.h"
 #include "runtime/model/pack_save.h"
@@ -130,4 +132,17 @@ void model_unload(struct model *model)
     free(model->chat_template);
     free(model->layers);
     free(model);
+}
+
+void model_keep_kv(struct model *model, enum kv_type type)
+{
+    if (type == KV_F16)
+        return;
+    for (uint32_t at = 0; at < sizeof model->hash; at += DIGEST_BYTES) {
+        char text[DIGEST_BYTES + 16] = {0};
+
+        memcpy(text, model->hash + at, DIGEST_BYTES);
+        snprintf(text + DIGEST_BYTES, sizeof text - DIGEST_BYTES, "kv %s", kv_type_name(type));
+        digest_bytes(model->hash + at, text, sizeof text);
+    }
 }

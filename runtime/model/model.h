@@ -38,7 +38,7 @@ struct model {
     uint32_t n_ctx;
     uint64_t weight_bytes; /* read per decoded token */
     uint8_t hash
-        [32]; /* of the file's contents (load.h says how); all kernel variants give the same bits */
+        [32]; /* of the file's contents (load.h says how); all kernel variants give the same bits. See model_keep_kv() */
     char name[80]; /* general.name, else the file's name */
     char arch[32];
     struct vocab *vocab; /* runtime/text/vocab.h; owned */
@@ -62,5 +62,9 @@ int model_open(struct model **ret_model, const char *path, uint32_t n_ctx, const
  * n_ctx, a hash that never changes. -ENOMEM. */
 int model_open_echo(struct model **ret_model, uint32_t n_ctx);
 void model_free(struct model *model);
+
+/* Keys and values will be kept so: the hash, which answers carry, becomes another one where that gives
+ * other bits than KV_F16. Once, after model_open(). */
+void model_keep_kv(struct model *model, enum kv_type type);
 
 #endif

@@ -137,6 +137,19 @@ START_TEST(a_list_in_place_of_settings_is_refused)
 }
 END_TEST
 
+START_TEST(keys_and_values_are_kept_as_f16_or_q8)
+{
+    ck_assert_int_eq(read_text(""), 0);
+    ck_assert_int_eq((int)config.kv_kind, (int)KV_F16);
+    ck_assert_int_eq(read_text("kv_type: f16\n"), 0);
+    ck_assert_int_eq((int)config.kv_kind, (int)KV_F16);
+    ck_assert_int_eq(read_text("kv_type: q8\n"), 0);
+    ck_assert_int_eq((int)config.kv_kind, (int)KV_Q8);
+    ck_assert_int_eq(read_text("threads: 1\nkv_type: q4\n"), -EINVAL);
+    diag_says("line 2, column 1: kv_type: expected f16 or q8");
+}
+END_TEST
+
 START_TEST(an_unknown_cpu_variant_is_refused)
 {
     ck_assert_int_eq(read_text("cpu: sse\n"), -EINVAL);
@@ -305,6 +318,7 @@ int main(void)
     tcase_add_test(tc, an_explicit_zero_is_not_taken_for_the_default);
     tcase_add_test(tc, text_that_is_not_yaml_is_refused_with_line_and_column);
     tcase_add_test(tc, a_list_in_place_of_settings_is_refused);
+    tcase_add_test(tc, keys_and_values_are_kept_as_f16_or_q8);
     tcase_add_test(tc, an_unknown_cpu_variant_is_refused);
     tcase_add_test(tc, a_cache_is_a_whole_path_or_none);
     tcase_add_test(tc, a_context_larger_than_the_pool_is_refused);

@@ -245,6 +245,26 @@ START_TEST(q_k_and_v_of_different_types_stay_apart)
 }
 END_TEST
 
+START_TEST(another_form_of_keys_and_values_gives_another_hash)
+{
+    struct model *a = open_model(tiny_model("seed=1", ""));
+    struct model *b = open_model(tiny_model("seed=2", ""));
+    uint8_t file[sizeof a->hash];
+
+    memcpy(file, a->hash, sizeof file);
+    model_keep_kv(a, KV_F16);
+    ck_assert_mem_eq(a->hash, file, sizeof file);
+    model_keep_kv(a, KV_Q8);
+    model_keep_kv(b, KV_Q8);
+    ck_assert_mem_ne(a->hash, file, 16);
+    ck_assert_mem_ne(a->hash + 16, file + 16, 16);
+    ck_assert_mem_ne(a->hash, a->hash + 16, 16);
+    ck_assert_mem_ne(a->hash, b->hash, sizeof file);
+    model_free(a);
+    model_free(b);
+}
+END_TEST
+
 START_TEST(equal_files_have_equal_hashes_and_one_changed_weight_another)
 {
     struct model *a = open_model(tiny_model("seed=1", "")), *b;
@@ -368,6 +388,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, packed_rows_equal_the_rows_of_the_file, 0,
                         (int)(sizeof weight_types / sizeof weight_types[0]));
     tcase_add_test(tc, q_k_and_v_of_different_types_stay_apart);
+    tcase_add_test(tc, another_form_of_keys_and_values_gives_another_hash);
     tcase_add_test(tc, equal_files_have_equal_hashes_and_one_changed_weight_another);
     tcase_add_test(tc, rotation_tables_agree_with_libm);
     tcase_add_test(tc, position_nought_is_not_rotated);
