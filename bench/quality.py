@@ -12,6 +12,7 @@ logit. Engines that --peers names stand beside ours, as their libraries compute 
 The exit status is 1 when a gate does not hold:
   ppl    perplexity at most 1.005 of the oracle's (F16, BF16, Q8_0 and 4-bit types)
   kl     mean KL at most 1.1 of llama.cpp's, with or without flash attention, whichever is nearer to float32
+  kv     perplexity with K and V in 8 bits at most 1.003 of that with K and V in f16
 
 The text is tests/data/perplexity.txt and quality.txt. Files of other types than the default model's are made
 by llama-quantize beside the peers (bench/peers/install). OpenVINO reads some types only (OPENVINO below).
@@ -37,6 +38,7 @@ NAMES = {"mxfp4": "MXFP4_MOE"}
 TENSORS = {"mxfp4": ["--tensor-type", "attn=mxfp4", "--tensor-type", "ffn=mxfp4"]}
 PPL_MOST = 1.005
 KL_MOST = 1.1
+KV_MOST = 1.003
 PEERS = ("llamacpp", "ik_llamacpp", "openvino")
 OPENVINO = {"q4_0", "q4_1", "q8_0", "f16"}
 ROWS = 64   # of doubles at a time
@@ -179,10 +181,15 @@ def gates(kind, found):
     failed = []
     print("figure quality.ppl_ratio_%s %.5f ratio" % (kind, ratio))
     for name, values in found.items():
-        engine = "" if name == "tokenring" else name.replace(" ", "_") + "_"
+        engine = name.replace("tokenring", "").replace(" ", "_").strip("_").lower()
+        engine += "_" if engine else ""
         print("figure quality.kl_%s%s %.3e nat" % (engine, kind, values[1]))
     if kind in PPL_GATED and not ratio <= PPL_MOST:
         failed.append("ppl %s: %.5f, at most %.3f" % (kind, ratio, PPL_MOST))
+    kv = found["tokenring q8 KV"][0] / ratio
+    print("figure quality.q8_kv_ppl_ratio_%s %.5f ratio" % (kind, kv))
+    if not kv <= KV_MOST:
+        failed.append("kv %s: %.5f of the perplexity with f16, at most %.3f" % (kind, kv, KV_MOST))
     theirs = [values[1] for name, values in found.items() if name in ("llamacpp", "llamacpp flash")]
     if theirs:
         print("figure quality.kl_vs_llamacpp_%s %.3f ratio" % (kind, kl / min(theirs)))
@@ -193,7 +200,8 @@ def gates(kind, found):
 
 def engines_of(kind, path, args, peers):
     window = [path, args.window, args.threads]
-    engines = [Engine("tokenring", args.program, *window, args.cpu)]
+    engines = [Engine("tokenring", args.program, *window, args.cpu),
+               Engine("tokenring q8 KV", "env", "TOKENRING_KV_TYPE=q8", args.program, *window, args.cpu)]
     for peer in peers:
         if peer == "openvino":
             if kind in OPENVINO:
