@@ -76,10 +76,14 @@ def q4_0_of(model):
     return path
 
 
-def race(engines, files, rounds):
+def race(engines, files, rounds, minutes):
     """{(file, engine, cell): [value of each round]}, {engine: seconds of each round}"""
     values, seconds = {}, {}
+    end = time.monotonic() + 60 * minutes
     for r in range(rounds):
+        if r and time.monotonic() > end:
+            print("race: %d minutes are over" % minutes, file=sys.stderr, flush=True)
+            break
         spent = dict.fromkeys([e.name for e in engines], 0.0)
         for file, model in files.items():
             for engine in engines:
@@ -156,6 +160,7 @@ def keep(path, medians, values, engines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=int, default=60, help="no round begins after so many")
     parser.add_argument("--peers", default="llamacpp", help="none, all, or names with commas: %s" % ", ".join(PEERS))
     parser.add_argument("--files", default="q4_1,q4_0")
     parser.add_argument("--programs", default="build/bench/bench", type=pathlib.Path,
@@ -169,10 +174,10 @@ def main():
     engines = [Ours(args.programs), *peers]
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     begin = time.monotonic()
-    values, seconds = race(engines, files, args.rounds)
+    values, seconds = race(engines, files, args.rounds, args.minutes)
     medians = {key: statistics.median(all_) for key, all_ in values.items()}
     print("\n%s, %d threads, %d rounds in %.0f minutes" %
-          (cpu[1] if cpu else "CPU without a name", THREADS, args.rounds, (time.monotonic() - begin) / 60))
+          (cpu[1] if cpu else "CPU without a name", THREADS, len(seconds[Ours.name]), (time.monotonic() - begin) / 60))
     for engine in engines:
         beside = "" if engine.name in (Ours.name, *SAME_FILE) else "; another model: beside"
         print("%-12s %s; %.0f s a round%s" %
