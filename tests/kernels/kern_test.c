@@ -110,18 +110,18 @@ static const struct cpu_kernels *kernels_of(const char *name, const char **ret_m
 int kern_test_main(int argc, char **argv, Suite *suite)
 {
     const char *name = argc > 1 ? argv[1] : "auto", *missing = NULL;
-    SRunner *runner;
+    SRunner *runner = srunner_create(suite);
     int n_failed;
 
     ref = cpu_kernels_get(CPU_REF, NULL);
     kern = kernels_of(name, &missing);
     if (!kern) {
         printf("1..0 # SKIP %s: this machine lacks %s\n", name, missing);
+        srunner_free(runner);
         return 0;
     }
     printf("# %s\n", name);
     fflush(stdout); /* Check forks */
-    runner = srunner_create(suite);
     srunner_set_tap(runner, "-");
     srunner_run_all(runner, CK_SILENT);
     n_failed = srunner_ntests_failed(runner);
