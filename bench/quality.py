@@ -27,15 +27,12 @@ import statistics
 import subprocess
 import sys
 
-from race_engines import FOLDER, THREADS, run
+from race_engines import FOLDER, THREADS, quantized, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 USUAL = "q4_1,q4_0,q8_0,f16"
 ALL = USUAL + ",bf16,q4_k_m,iq4_nl,iq4_xs,mxfp4,q5_0,q5_1,q5_k_m,q6_k,q3_k_m,q2_k"
 PPL_GATED = {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k_m", "iq4_nl", "iq4_xs", "mxfp4"}
-# llama-quantize gives MXFP4 to experts only, unless it is told which tensors.
-NAMES = {"mxfp4": "MXFP4_MOE"}
-TENSORS = {"mxfp4": ["--tensor-type", "attn=mxfp4", "--tensor-type", "ffn=mxfp4"]}
 PPL_MOST = 1.005
 KL_MOST = 1.1
 KV_MOST = 1.003
@@ -66,21 +63,6 @@ def token_ids(reference, n_tokens):
     if len(ids) < n_tokens:
         raise SystemExit("quality: the text has %d tokens, not %d" % (len(ids), n_tokens))
     return numpy.array(ids[:n_tokens], numpy.uint32)
-
-
-def file_of(model, kind):
-    """The model with weights of this type, made from the default one once."""
-    if kind == "q4_1":
-        return pathlib.Path(model)
-    path = FOLDER / pathlib.Path(model).name.replace("Q4_1", kind.upper())
-    if not path.is_file():
-        quantize = FOLDER / "llamacpp/build/bin/llama-quantize"
-        if not quantize.is_file():
-            raise SystemExit("quality: the %s file is made by llama-quantize: bench/peers/install llamacpp" % kind)
-        part = path.with_suffix(".part")
-        run(quantize, "--allow-requantize", *TENSORS.get(kind, []), model, part, NAMES.get(kind, kind.upper()))
-        part.rename(path)
-    return path
 
 
 class Engine:
@@ -244,7 +226,7 @@ def main():
           ("weights", "engine", "perplexity", "of float32", "KL", "same choice"), flush=True)
     failed = []
     for kind in (ALL if args.files == "all" else args.files).split(","):
-        path = file_of(model, kind)
+        path = quantized(model, kind)
         engines = engines_of(kind, path, args, peers)
         failed += gates(kind, measure_file(kind, path, engines, ids, args.window))
     for gate in failed:

@@ -28,7 +28,7 @@ import statistics
 import sys
 import time
 
-from race_engines import FOLDER, PEERS, SAME_FILE, THREADS, Failed, Ours, run
+from race_engines import FOLDER, PEERS, SAME_FILE, THREADS, Failed, Ours, quantized, run
 
 RATES = ["prefill512", "prefill2048", "decode", "decode_4k", "decode_8k", "batch8", "batch32", "batch64"]
 COSTS = {"ttft32": "ms", "start": "ms", "start_cached": "ms", "rss": "MB"}
@@ -62,18 +62,15 @@ def peers_found(names):
     return found
 
 
-def q4_0_of(model):
-    """The Q4_0 file, made from the default one by llama-quantize; None: nothing can make it."""
-    path = FOLDER / (pathlib.Path(model).stem.replace("Q4_1", "Q4_0") + ".gguf")
-    quantize = FOLDER / "llamacpp" / "build" / "bin" / "llama-quantize"
-    if not path.is_file():
-        if not quantize.is_file():
-            print("race: no Q4_0 file: llama-quantize makes it: bench/peers/install llamacpp")
-            return None
-        part = path.with_suffix(".part")
-        run(quantize, "--allow-requantize", model, part, "Q4_0")
-        part.rename(path)
-    return path
+def files_of(model, kinds):
+    """{type: its file}, without those that nothing can make."""
+    found = {}
+    for kind in kinds:
+        try:
+            found[kind] = quantized(model, kind)
+        except Failed as why:
+            print("race: %s" % why, flush=True)
+    return found
 
 
 def race(engines, files, rounds, minutes):
@@ -169,8 +166,7 @@ def main():
     args = parser.parse_args()
     model = os.path.abspath(os.environ.get("TOKENRING_TEST_MODEL") or run("tools/fetch-model").strip())
     peers = peers_found({"none": [], "all": list(PEERS)}.get(args.peers, args.peers.split(",")))
-    files = {f: q4_0_of(model) if f == "q4_0" else model for f in args.files.split(",")}
-    files = {f: path for f, path in files.items() if path}
+    files = files_of(model, args.files.split(","))
     engines = [Ours(args.programs), *peers]
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     begin = time.monotonic()

@@ -25,6 +25,9 @@ THREADS = len(os.sched_getaffinity(0))
 CONTEXT = 8192
 PROMPT = 32
 MOST_S = 900  # of one program
+# llama-quantize gives MXFP4 to experts only, unless it is told which tensors.
+QUANTIZED_NAMES = {"mxfp4": "MXFP4_MOE"}
+QUANTIZED_TENSORS = {"mxfp4": ["--tensor-type", "attn=mxfp4", "--tensor-type", "ffn=mxfp4"]}
 
 
 class Failed(SystemExit):
@@ -71,6 +74,22 @@ def from_start(*args, env=None):
             errors.seek(0)
             raise Failed("%s ended with %d:\n%s" % (args[0], program.returncode, errors.read()[-1500:]))
     return {"start": start_ms, **cells_in(rest)}
+
+
+def quantized(model, kind):
+    """The default model with weights of this type, which llama-quantize makes from it once."""
+    if kind == "q4_1":
+        return pathlib.Path(model)
+    path = FOLDER / pathlib.Path(model).name.replace("Q4_1", kind.upper())
+    if not path.is_file():
+        program = FOLDER / "llamacpp" / "build" / "bin" / "llama-quantize"
+        if not program.is_file():
+            raise Failed("the %s file is made by llama-quantize: bench/peers/install llamacpp" % kind)
+        part = path.with_suffix(".part")
+        run(program, "--allow-requantize", *QUANTIZED_TENSORS.get(kind, []), model, part,
+            QUANTIZED_NAMES.get(kind, kind.upper()))
+        part.rename(path)
+    return path
 
 
 class Ours:

@@ -18,14 +18,6 @@
     CASE(2)                                                                                        \
     CASE(3)
 
-KERN_INLINE __m256i load4(const int8_t *p)
-{
-    int32_t four;
-
-    memcpy(&four, p, sizeof four);
-    return _mm256_set1_epi32(four);
-}
-
 /* Codes of 8 values: x * scale, rounded. */
 KERN_INLINE __m256i codes8(const float *x, __m256 scale)
 {
@@ -37,7 +29,6 @@ static float quantize(int8_t *codes, const float *x, uint32_t n)
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     __m256i max_lanes = _mm256_setzero_si256();
     __m256 scale;
-    __m128i max4;
     int32_t max_bits;
     float max;
 
@@ -45,11 +36,8 @@ static float quantize(int8_t *codes, const float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i += 8)
         max_lanes = _mm256_max_epi32(
             max_lanes, _mm256_castps_si256(_mm256_and_ps(_mm256_loadu_ps(x + i), magnitude)));
-    max4 = _mm_max_epi32(_mm256_castsi256_si128(max_lanes), _mm256_extracti128_si256(max_lanes, 1));
-    max4 = _mm_max_epi32(max4, _mm_shuffle_epi32(max4, 0x4e));
-    max4 = _mm_max_epi32(max4, _mm_shuffle_epi32(max4, 0xb1));
-    max_bits = _mm_cvtsi128_si32(max4);
-    max = _mm_cvtss_f32(_mm_castsi128_ps(max4));
+    max_bits = max_epi32(max_lanes);
+    max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max_bits)));
     if (max_bits >= 0x7f800000 || max < KERN_QUANT_MIN) {
         memset(codes, 0, n);
         return max_bits >= 0x7f800000 ? NAN : 0;
@@ -87,7 +75,7 @@ KERN_INLINE void score_block(const struct q8_tile *t, uint32_t p0, const uint32_
 
             KERN_UNROLL
             for (uint32_t i = 0; i < n; i++) {
-                __m256i q = _mm256_sign_epi8(load4(t->q + (size_t)i * t->hd + d), k);
+                __m256i q = _mm256_sign_epi8(broadcast4(t->q + (size_t)i * t->hd + d), k);
 
                 sums[i][half] = _mm256_add_epi32(
                     sums[i][half], _mm256_madd_epi16(_mm256_maddubs_epi16(size, q), ones));
@@ -156,7 +144,7 @@ KERN_INLINE void add_tile(const struct q8_tile *t, const uint32_t n_vecs, const 
                 _mm_prefetch((const char *)(t->next + p * stride + 32 * j), _MM_HINT_T0);
             KERN_UNROLL
             for (uint32_t i = 0; i < n; i++) {
-                __m256i pairs = _mm256_maddubs_epi16(load4(&t->u[i][4 * p]), v);
+                __m256i pairs = _mm256_maddubs_epi16(broadcast4(&t->u[i][4 * p]), v);
 
                 sums[i][j] = _mm256_add_epi32(sums[i][j], _mm256_madd_epi16(pairs, ones));
             }

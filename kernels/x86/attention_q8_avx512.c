@@ -21,14 +21,6 @@
     CASE(5)                                                                                        \
     CASE(6)
 
-KERN_INLINE __m512i load4(const int8_t *p)
-{
-    int32_t four;
-
-    memcpy(&four, p, sizeof four);
-    return _mm512_set1_epi32(four);
-}
-
 static float quantize(int8_t *codes, const float *x, uint32_t n)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -76,7 +68,7 @@ KERN_INLINE void score_blocks(const struct q8_tile *t, uint32_t p0, const uint32
         }
         KERN_UNROLL
         for (uint32_t i = 0; i < n; i++) {
-            __m512i q = load4(t->q + (size_t)i * t->hd + d);
+            __m512i q = broadcast4(t->q + (size_t)i * t->hd + d);
 
             KERN_UNROLL
             for (uint32_t b = 0; b < BLOCKS; b++)
@@ -147,7 +139,7 @@ KERN_INLINE void add_tile(const struct q8_tile *t, uint32_t d0, const uint32_t n
         }
         KERN_UNROLL
         for (uint32_t i = 0; i < n; i++) {
-            __m512i u = load4(&t->u[i][4 * p]);
+            __m512i u = broadcast4(&t->u[i][4 * p]);
 
             KERN_UNROLL
             for (uint32_t j = 0; j < n_vecs; j++)

@@ -7,6 +7,7 @@
 #define KERNELS_X86_AVX2_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu_kernels.h"
 #include "kernels/exp_poly.h"
@@ -32,6 +33,24 @@ void avx2_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum,
 KERN_INLINE __m256 halves256(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128(p));
+}
+
+/* Four bytes, in each group of four. */
+KERN_INLINE __m256i broadcast4(const int8_t *p)
+{
+    int32_t four;
+
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+/* The largest of 8 int32 lanes. */
+KERN_INLINE int32_t max_epi32(__m256i v)
+{
+    __m128i v4 = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    __m128i v2 = _mm_max_epi32(v4, _mm_shuffle_epi32(v4, 0x4e));
+
+    return _mm_cvtsi128_si32(_mm_max_epi32(v2, _mm_shuffle_epi32(v2, 0xb1)));
 }
 
 /* kern_tree16(); low holds lanes 0 .. 7. */

@@ -6,6 +6,7 @@
 #define KERNELS_X86_AVX512_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu_kernels.h"
 #include "kernels/exp_poly.h"
@@ -29,6 +30,15 @@ void avx512_attention_weigh(float s[][KERN_PAGE], float *c, float *m, float *sum
 KERN_INLINE __m512 halves512(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+/* Four bytes, in each group of four. */
+KERN_INLINE __m512i broadcast4(const int8_t *p)
+{
+    int32_t four;
+
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
 }
 
 /* kern_tree16(). */

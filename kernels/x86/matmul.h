@@ -35,15 +35,6 @@ static inline uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
     return (uint32_t)((uint64_t)t * n / n_tiles);
 }
 
-/* Four activations, to be broadcast. */
-KERN_INLINE int32_t load4(const int8_t *q)
-{
-    int32_t four;
-
-    memcpy(&four, q, sizeof four);
-    return four;
-}
-
 /* Asks for what a GEMV reads some blocks later. */
 KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes)
 {

@@ -197,14 +197,15 @@ void avx2_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint3
 {
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
 
+    if (!dtype_is_float(w->type)) {
+        int_matmul(y, y_stride, w, group0, group1, q, n);
+        return;
+    }
     for (uint32_t g = group0; g < group1; g++) {
         const uint8_t *group = w->data + g * group_bytes;
-        uint32_t left = w->n_rows - g * KERN_ROWS;
-        struct tile_out out = {y + g * KERN_ROWS, y_stride, left < KERN_ROWS ? left : KERN_ROWS};
+        struct tile_out out = group_out(y, y_stride, w, g);
 
-        if (!dtype_is_float(w->type))
-            int_group(&out, group, w->type, q, n);
-        else if (w->type == DTYPE_F32)
+        if (w->type == DTYPE_F32)
             float_group(&out, group, DTYPE_F32, x, w->n_cols, n);
         else if (w->type == DTYPE_F16)
             float_group(&out, group, DTYPE_F16, x, w->n_cols, n);

@@ -169,11 +169,6 @@ KERN_INLINE const uint8_t *unpack_block(struct block *block, struct head *head,
     return src + packed_block_bytes(l);
 }
 
-KERN_INLINE __m512i broadcast4(const int8_t *q)
-{
-    return _mm512_set1_epi32(load4(q));
-}
-
 /* Parts of a block that are summed apart: `form` is one of SCALES_F16, SCALES_F16_MIN, SCALES_HALF
  * and SCALES_HALF_MIN, and all that the arithmetic has to know of a type beside its zero. */
 KERN_INLINE enum packed_scales form_of(const enum packed_scales scales)

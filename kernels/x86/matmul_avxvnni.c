@@ -50,16 +50,8 @@ KERN_INLINE void part_sums(__m256i isum[SIDES][TILE_MAX], const struct panel *pa
 void avxvnni_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                     uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n)
 {
-    size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
-
-    if (dtype_is_float(w->type)) {
+    if (dtype_is_float(w->type))
         avx2_matmul(y, y_stride, w, group0, group1, q, x, n);
-        return;
-    }
-    for (uint32_t g = group0; g < group1; g++) {
-        uint32_t left = w->n_rows - g * KERN_ROWS;
-        struct tile_out out = {y + g * KERN_ROWS, y_stride, left < KERN_ROWS ? left : KERN_ROWS};
-
-        int_group(&out, w->data + g * group_bytes, w->type, q, n);
-    }
+    else
+        int_matmul(y, y_stride, w, group0, group1, q, n);
 }

@@ -166,11 +166,6 @@ KERN_INLINE const uint8_t *unpack_block(struct panel *panel, uint32_t to, struct
     return src + packed_block_bytes(l);
 }
 
-KERN_INLINE __m256i broadcast4(const int8_t *q)
-{
-    return _mm256_set1_epi32(load4(q));
-}
-
 /* zero * sum(q) of a part of block `at` (or of all of it) in every lane. */
 KERN_INLINE __m256i zero_sum(const struct tile_in *in, size_t at, int32_t zero,
                              const uint32_t n_parts, const uint32_t part)

@@ -23,15 +23,6 @@ static void avx2_exp_f32(float *y, const float *x, uint32_t n)
     }
 }
 
-/* The larger of 8 int32 lanes. */
-static int32_t max_epi32(__m256i v)
-{
-    __m128i v4 = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    __m128i v2 = _mm_max_epi32(v4, _mm_shuffle_epi32(v4, 0x4e));
-
-    return _mm_cvtsi128_si32(_mm_max_epi32(v2, _mm_shuffle_epi32(v2, 0xb1)));
-}
-
 static int32_t sum_epi32(__m256i v)
 {
     __m128i v4 = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));

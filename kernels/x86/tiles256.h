@@ -182,4 +182,27 @@ static void int_group(const struct tile_out *out, const uint8_t *group, enum dty
 #undef CASE
 }
 
+/* Where the outputs of group g go. */
+KERN_INLINE struct tile_out group_out(float *y, size_t y_stride, const struct packed_matrix *w,
+                                      uint32_t g)
+{
+    uint32_t left = w->n_rows - g * KERN_ROWS;
+
+    return (struct tile_out){y + g * KERN_ROWS, y_stride, left < KERN_ROWS ? left : KERN_ROWS};
+}
+
+/* cpu_kernels.matmul of the integer types. */
+KERN_INLINE void int_matmul(float *y, size_t y_stride, const struct packed_matrix *w,
+                            uint32_t group0, uint32_t group1, const struct quant_rows *q,
+                            uint32_t n)
+{
+    size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
+
+    for (uint32_t g = group0; g < group1; g++) {
+        struct tile_out out = group_out(y, y_stride, w, g);
+
+        int_group(&out, w->data + g * group_bytes, w->type, q, n);
+    }
+}
+
 #endif

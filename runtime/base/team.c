@@ -217,15 +217,14 @@ static void order_take(struct cpus_order *ret_order)
 }
 
 /* One for each core, so far as the quota goes. */
-static unsigned default_size(const struct cpus_order *order)
+static unsigned default_size(const struct cpus_order *order, unsigned allowed)
 {
-    unsigned allowed = cpus_allowed();
-
     return order->n_cores && order->n_cores < allowed ? order->n_cores : allowed;
 }
 
 int team_new(struct team **ret_team, unsigned n_threads)
 {
+    unsigned allowed = cpus_allowed();
     struct cpus_order order;
     struct team *team;
     sigset_t all, old;
@@ -238,7 +237,7 @@ int team_new(struct team **ret_team, unsigned n_threads)
         return -ENOMEM;
     memset(team, 0, sizeof *team);
     order_take(&order);
-    team->n = n_threads ? n_threads : default_size(&order);
+    team->n = n_threads ? n_threads : default_size(&order, allowed);
     if (team->n > TEAM_MAX)
         team->n = TEAM_MAX;
     team->threads = calloc(team->n, sizeof *team->threads);
@@ -246,7 +245,7 @@ int team_new(struct team **ret_team, unsigned n_threads)
         team_free(team);
         return -ENOMEM;
     }
-    if (team->n <= order.n && team->n <= cpus_allowed()) {
+    if (team->n <= order.n && team->n <= allowed) {
         team->spin_ns = SPIN_NS;
         team->nodes = cpus_order_nodes(&order, team->n);
     }

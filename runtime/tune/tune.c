@@ -45,7 +45,8 @@ struct tuner {
 /* Positions that fit the KV that is taken. */
 static uint32_t positions_max(const struct hparams *hp)
 {
-    uint64_t each = (uint64_t)hp->n_layer * hp->n_head_kv * hp->head_dim * 2 * sizeof(uint16_t);
+    uint64_t each =
+        (uint64_t)hp->n_layer * hp->n_head_kv * 2 * kv_page_bytes(KV_F16, hp->head_dim) / KERN_PAGE;
     uint64_t n = KV_BYTES_MAX / each;
 
     return n < POSITIONS_MAX ? (uint32_t)n : POSITIONS_MAX;
