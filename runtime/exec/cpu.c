@@ -74,12 +74,8 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
     cpu->x = carve_floats(c, rows * hp->n_embd);
     cpu->qkv = carve_floats(c, rows * cpu->qkv_rows);
     cpu->attn = carve_floats(c, rows * attn_cols);
-    cpu->gate = carve_floats(c, rows * hp->n_ff);
-    cpu->up = carve_floats(c, rows * hp->n_ff);
-    cpu->out = carve_floats(c, rows * hp->n_embd);
     carve_in(c, &cpu->in, rows, in_cols);
-    cpu->mlp.x = cpu->gate;
-    carve_quant(c, &cpu->mlp.q, rows, hp->n_ff);
+    carve_in(c, &cpu->mlp, rows, hp->n_ff);
     cpu->logits = carve_floats(c, (size_t)cpu->backend.logits_max * hp->n_vocab);
     cpu->block_max = carve_floats(c, (size_t)cpu->backend.logits_max * n_tops(cpu));
     cpu->backend.block_max = cpu->block_max;
@@ -92,6 +88,8 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
         carve_partial(cpu, c, &member->partial);
         member->q = carve_floats(c, (size_t)ATTEND_ROWS * cpu->group * hp->head_dim);
         member->k = carve_floats(c, hp->head_dim);
+        for (unsigned half = 0; half < 2; half++)
+            member->part[half] = carve_floats(c, part_floats(rows));
     }
 }
 

@@ -29,6 +29,10 @@
 _Static_assert(SPLIT_ROWS <= ATTEND_ROWS, "all rows of a shared split fit in a struct partial");
 _Static_assert(KERN_PAGE % ATTEND_ROWS == 0, "rows that attend together end in one page");
 
+/* Outputs of a matrix product that are used up at once, column by column of all rows, are computed in
+ * parts of this many, which stay in the second level cache: 128 KiB. */
+#define PART_FLOATS 32768u
+
 /* Input of a matrix product: floats for the float types, quantised for the others. */
 struct matrix_in {
     float *x; /* [rows][n_cols] */
@@ -46,6 +50,7 @@ struct member {
     struct matrix_in in;    /* [SELF_ROWS] */
     struct partial partial; /* of one unit of attention */
     float *q, *k;           /* [ATTEND_ROWS][group][hd], [hd]: rotated */
+    float *part[2];         /* [rows][part_cols()] of outputs; gate and up, or one of them */
 };
 
 struct row_info {
@@ -75,10 +80,8 @@ struct cpu_state {
     float *x;               /* [rows][n_embd] residual stream */
     float *qkv;             /* [rows][qkv_rows] */
     float *attn;            /* [rows][n_head * hd] */
-    float *gate, *up;       /* [rows][n_ff] */
-    float *out;             /* [rows][n_embd] of O and down, before it is added */
     struct matrix_in in;    /* [rows] of the matrix that comes next */
-    struct matrix_in mlp;   /* [rows] of down; mlp.x is gate */
+    struct matrix_in mlp;   /* [rows] of down */
     struct partial *parts;  /* [n_head_kv] of all rows, when there are up to SPLIT_ROWS */
     float *logits;          /* [logits_max][n_vocab] */
     float *block_max;       /* [logits_max][n_tops] of logits */
@@ -112,11 +115,30 @@ static inline uint32_t n_tops(const struct cpu_state *cpu)
     return (cpu->backend.n_vocab + KERN_TOP - 1) / KERN_TOP;
 }
 
+/* Columns of a part, whole blocks of 32. */
+static inline uint32_t part_cols(uint32_t rows)
+{
+    uint32_t cols = PART_FLOATS / rows / KERN_BLOCK * KERN_BLOCK;
+
+    return cols > 0 ? cols : KERN_BLOCK;
+}
+
+/* Floats of a part of up to `rows` rows. */
+static inline size_t part_floats(size_t rows)
+{
+    return rows * KERN_BLOCK > PART_FLOATS ? rows * KERN_BLOCK : PART_FLOATS;
+}
+
 /* matrix_in.c: in with rows of n_cols values; */
 struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols);
 /* rows row0 .. row1 - 1 of in = norm of those of the residual stream, w: [n_embd]; */
 void norm_rows(const struct cpu_state *cpu, struct matrix_in *in, const float *w, uint32_t row0,
                uint32_t row1);
+/* y[rows][stride] = w . in for n_cols columns of y from col on, whole groups of w or all that are
+ * left; y begins with column col; */
+void part_matmul(const struct cpu_state *cpu, float *y, size_t stride,
+                 const struct packed_matrix *w, uint32_t col, uint32_t n_cols,
+                 const struct quant_rows *q, const float *x, uint32_t rows);
 /* this member's share of y[rows][stride] = w . in. */
 void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
                   const struct packed_matrix *w, const struct quant_rows *q, const float *x,

@@ -29,6 +29,11 @@ struct pass {
                         stores it first */
 };
 
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 static void attn_norm_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
@@ -282,15 +287,14 @@ static void share_residual(const struct pass *p, const struct packed_matrix *w,
 {
     struct cpu_state *cpu = p->cpu;
     uint32_t n_embd = cpu->model->hp.n_embd, begin, end;
+    float *y = cpu->members[member].part[0];
 
-    team_share(n_embd / KERN_ROWS, 1, member, n, &begin, &end);
-    if (begin == end)
-        return;
-    cpu->kernels->matmul(cpu->out, n_embd, w, begin, end, q, x, p->n_rows);
-    for (uint32_t r = 0; r < p->n_rows; r++) {
-        size_t at = (size_t)r * n_embd + begin * KERN_ROWS;
-
-        cpu->kernels->add(cpu->x + at, cpu->out + at, (end - begin) * KERN_ROWS);
+    team_share(n_embd, KERN_ROWS, member, n, &begin, &end);
+    for (uint32_t cols; begin < end; begin += cols) {
+        cols = min_u32(end - begin, part_cols(p->n_rows));
+        part_matmul(cpu, y, cols, w, begin, cols, q, x, p->n_rows);
+        for (uint32_t r = 0; r < p->n_rows; r++)
+            cpu->kernels->add(cpu->x + (size_t)r * n_embd + begin, y + (size_t)r * cols, cols);
     }
 }
 
@@ -308,6 +312,25 @@ static void o_region(void *arg, unsigned member, unsigned n)
 
 /* ---- the gated MLP -------------------------------------------------------------------------- */
 
+/* Input of down: n_cols columns of row r from col on. gate becomes its floats, which are kept only
+ * for a matrix that reads them. */
+static void put_mlp(const struct pass *p, uint32_t r, uint32_t col, uint32_t n_cols, float *gate,
+                    const float *up)
+{
+    const struct cpu_state *cpu = p->cpu;
+    const struct matrix_in *mlp = &cpu->mlp;
+    size_t at = (size_t)r * cpu->model->hp.n_ff + col, block = at / KERN_BLOCK;
+    struct quant_rows q = {mlp->q.q + at, mlp->q.d + block, mlp->q.sum + block, mlp->q.isum + block,
+                           n_cols};
+
+    if (dtype_is_float(p->layer->down.type)) {
+        cpu->kernels->swiglu(mlp->x + at, gate, up, n_cols);
+        return;
+    }
+    cpu->kernels->swiglu(gate, gate, up, n_cols);
+    cpu->kernels->quantize(&q, 0, gate, n_cols);
+}
+
 static void gate_up_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
@@ -315,26 +338,19 @@ static void gate_up_region(void *arg, unsigned member, unsigned n)
     const struct hparams *hp = &cpu->model->hp;
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, hp->n_embd);
+    float *gate = cpu->members[member].part[0], *up = cpu->members[member].part[1];
     uint32_t rows = p->n_rows, begin, end;
 
     if (p->self)
         norm_rows(cpu, in, p->layer->ffn_norm, 0, rows);
     /* Whole blocks of 32, so that the share is also quantised here. */
     team_share(hp->n_ff, KERN_BLOCK, member, n, &begin, &end);
-    if (begin == end)
-        return;
-    cpu->kernels->matmul(cpu->gate, hp->n_ff, &p->layer->gate, begin / KERN_ROWS, end / KERN_ROWS,
-                         &q, in->x, rows);
-    cpu->kernels->matmul(cpu->up, hp->n_ff, &p->layer->up, begin / KERN_ROWS, end / KERN_ROWS, &q,
-                         in->x, rows);
-    for (uint32_t r = 0; r < rows; r++) {
-        size_t at = (size_t)r * hp->n_ff + begin, block = at / KERN_BLOCK;
-        struct quant_rows part = {cpu->mlp.q.q + at, cpu->mlp.q.d + block, cpu->mlp.q.sum + block,
-                                  cpu->mlp.q.isum + block, end - begin};
-
-        cpu->kernels->swiglu(cpu->gate + at, cpu->gate + at, cpu->up + at, end - begin);
-        if (cpu->quantised)
-            cpu->kernels->quantize(&part, 0, cpu->gate + at, end - begin);
+    for (uint32_t cols; begin < end; begin += cols) {
+        cols = min_u32(end - begin, part_cols(rows));
+        part_matmul(cpu, gate, cols, &p->layer->gate, begin, cols, &q, in->x, rows);
+        part_matmul(cpu, up, cols, &p->layer->up, begin, cols, &q, in->x, rows);
+        for (uint32_t r = 0; r < rows; r++)
+            put_mlp(p, r, begin, cols, gate + (size_t)r * cols, up + (size_t)r * cols);
     }
 }
 

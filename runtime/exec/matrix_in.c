@@ -42,3 +42,13 @@ void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
     if (begin < end)
         cpu->kernels->matmul(y, stride, w, begin, end, q, x, rows);
 }
+
+void part_matmul(const struct cpu_state *cpu, float *y, size_t stride,
+                 const struct packed_matrix *w, uint32_t col, uint32_t n_cols,
+                 const struct quant_rows *q, const float *x, uint32_t rows)
+{
+    size_t before = col / KERN_ROWS * pack_group_bytes(w->type, w->n_cols);
+    struct packed_matrix part = {w->type, n_cols, w->n_cols, w->data + before};
+
+    cpu->kernels->matmul(y, stride, &part, 0, (n_cols + KERN_ROWS - 1) / KERN_ROWS, q, x, rows);
+}
