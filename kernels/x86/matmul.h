@@ -9,8 +9,7 @@
 #include "kernels/packed.h"
 #include "kernels/x86/unroll.h"
 
-#define LINE           PACKED_LINE
-#define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
+#define LINE PACKED_LINE
 
 /* Activations of a tile, from its first row and the first block on. */
 struct tile_in {
@@ -35,12 +34,12 @@ static inline uint32_t tile_bound(uint32_t n, uint32_t n_tiles, uint32_t t)
     return (uint32_t)((uint64_t)t * n / n_tiles);
 }
 
-/* Asks for what a GEMV reads some blocks later. */
-KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes)
+/* Asks for what a GEMV reads `ahead` bytes later. */
+KERN_INLINE void prefetch_block(const uint8_t *block, size_t bytes, const size_t ahead)
 {
     KERN_UNROLL
     for (size_t i = 0; i < (bytes + LINE - 1) / LINE; i++)
-        _mm_prefetch((const char *)block + PREFETCH_BYTES + i * LINE, _MM_HINT_T0);
+        _mm_prefetch((const char *)block + ahead + i * LINE, _MM_HINT_T0);
 }
 
 #endif

@@ -24,6 +24,8 @@
 #define DIRECT_MAX     TILE_MAX
 #define DIRECT_MAX_FEW 4
 
+#define PREFETCH_BYTES 6144 /* how far ahead of a GEMV the memory works */
+
 /* Weights of up to two groups for some blocks, as VPDPBUSD and the float part want them.
  * Line j of w: byte 4r + b is the code of k = 4j + b of row r. d and m: of the two halves of a
  * block; the second is only used, and only takes room in the cache, by types that have it. */
@@ -234,7 +236,7 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
     for (uint32_t i = 0; i < n; i++)
         acc[i] = _mm512_setzero_ps();
     for (size_t b = 0; b < in->n_blocks; b++) {
-        prefetch_block(group, packed_block_bytes(l) + packed_head_bytes(l.scales));
+        prefetch_block(group, packed_block_bytes(l) + packed_head_bytes(l.scales), PREFETCH_BYTES);
         group = unpack_block(&block, &head, type, group, b);
         KERN_UNROLL
         for (uint32_t part = 0; part < n_parts; part++) {
