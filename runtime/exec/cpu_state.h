@@ -50,7 +50,7 @@ struct member {
     struct matrix_in in;    /* [SELF_ROWS] */
     struct partial partial; /* of one unit of attention */
     float *q, *k;           /* [ATTEND_ROWS][group][hd], [hd]: rotated */
-    float *part[2];         /* [rows][part_cols()] of outputs; gate and up, or one of them */
+    float *part[2];         /* [part_floats()] of outputs; gate and up, or one of them */
 };
 
 struct row_info {
@@ -89,7 +89,7 @@ struct cpu_state {
     struct row_tile *tiles; /* [rows_max], n_tiles of them in this step */
     uint32_t n_tiles;
     struct member *members;
-    _Alignas(64) _Atomic uint32_t cursor; /* next unit of attention */
+    _Alignas(64) _Atomic uint32_t cursor; /* next column, or unit of attention, of a region */
 
     void *memory;
     size_t memory_bytes, kv_bytes;
@@ -115,34 +115,39 @@ static inline uint32_t n_tops(const struct cpu_state *cpu)
     return (cpu->backend.n_vocab + KERN_TOP - 1) / KERN_TOP;
 }
 
-/* Columns of a part, whole blocks of 32. */
-static inline uint32_t part_cols(uint32_t rows)
-{
-    uint32_t cols = PART_FLOATS / rows / KERN_BLOCK * KERN_BLOCK;
+/* Columns of an output, for all rows. */
+struct part {
+    uint32_t col, n_cols;
+};
 
-    return cols > 0 ? cols : KERN_BLOCK;
-}
+/* What a member takes of an output. */
+struct parts {
+    struct cpu_state *cpu;
+    uint32_t col, end, grain,
+        most; /* columns: the next, past the last, a multiple, the most at a time */
+    int own;  /* none but this member takes them */
+};
 
-/* Floats of a part of up to `rows` rows. */
-static inline size_t part_floats(size_t rows)
-{
-    return rows * KERN_BLOCK > PART_FLOATS ? rows * KERN_BLOCK : PART_FLOATS;
-}
+/* parts.c: floats of a part of up to `rows` rows; */
+size_t part_floats(size_t rows);
+/* runs a region whose members take parts or units; */
+void parts_run(struct cpu_state *cpu, team_fn region, void *arg);
+/* what member takes of n_cols columns, in whole grains unless they are the last; */
+struct parts parts_of(struct cpu_state *cpu, uint32_t n_cols, uint32_t grain, uint32_t rows,
+                      unsigned member);
+/* the next part; 0: none is left; */
+int parts_next(struct parts *parts, struct part *ret_part);
+/* y[rows][stride] = w . in for the columns of a part, which begins with a group of w; y begins with its
+ * first column. */
+void part_matmul(const struct cpu_state *cpu, float *y, size_t stride,
+                 const struct packed_matrix *w, struct part part, const struct quant_rows *q,
+                 const float *x, uint32_t rows);
 
 /* matrix_in.c: in with rows of n_cols values; */
 struct quant_rows quant_view(const struct matrix_in *in, uint32_t n_cols);
 /* rows row0 .. row1 - 1 of in = norm of those of the residual stream, w: [n_embd]; */
 void norm_rows(const struct cpu_state *cpu, struct matrix_in *in, const float *w, uint32_t row0,
                uint32_t row1);
-/* y[rows][stride] = w . in for n_cols columns of y from col on, whole groups of w or all that are
- * left; y begins with column col; */
-void part_matmul(const struct cpu_state *cpu, float *y, size_t stride,
-                 const struct packed_matrix *w, uint32_t col, uint32_t n_cols,
-                 const struct quant_rows *q, const float *x, uint32_t rows);
-/* this member's share of y[rows][stride] = w . in. */
-void share_matmul(const struct cpu_state *cpu, float *y, size_t stride,
-                  const struct packed_matrix *w, const struct quant_rows *q, const float *x,
-                  uint32_t rows, unsigned member, unsigned n);
 
 /* head.c: logits of rows 0 .. n_rows - 1 of the residual stream, and their block_max. */
 void head_run(struct cpu_state *cpu, uint32_t n_rows);

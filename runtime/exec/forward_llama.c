@@ -9,7 +9,7 @@
  * Each `..._region` runs on every member of the team; between two regions is a barrier. Nothing
  * that a member computes for a row depends on the other rows or on who computes it, so a row's
  * result is the same in every batch, chunk and team. Matrices are shared out by rows of the matrix
- * (groups of 16). With few rows every member norms and quantises them all for itself, which costs
+ * (parts.c). With few rows every member norms and quantises them all for itself, which costs
  * less than a barrier.
  */
 #include <assert.h>
@@ -28,11 +28,6 @@ struct pass {
     int decode;       /* one row a sequence, all with logits: whoever attends to the newest position
                         stores it first */
 };
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 static void attn_norm_region(void *arg, unsigned member, unsigned n)
 {
@@ -54,28 +49,41 @@ static void ffn_norm_region(void *arg, unsigned member, unsigned n)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
+/* Columns of Q, K and V, side by side: of one matrix or of three. */
+static void project_part(const struct pass *p, struct part part, const struct matrix_in *in)
+{
+    struct cpu_state *cpu = p->cpu;
+    const struct layer *l = p->layer;
+    const struct packed_matrix *matrices[] = {&l->qkv, &l->q, &l->k, &l->v}, *w = matrices[0];
+    struct quant_rows q = quant_view(in, cpu->model->hp.n_embd);
+    uint32_t first = 0; /* column of w */
+
+    for (uint32_t m = 0; part.n_cols > 0; first += w->n_rows) {
+        struct part cut;
+
+        w = matrices[m++];
+        if (part.col >= first + w->n_rows)
+            continue;
+        cut = (struct part){part.col - first, first + w->n_rows - part.col};
+        cut.n_cols = cut.n_cols < part.n_cols ? cut.n_cols : part.n_cols;
+        part_matmul(cpu, cpu->qkv + part.col, cpu->qkv_rows, w, cut, &q, in->x, p->n_rows);
+        part = (struct part){part.col + cut.n_cols, part.n_cols - cut.n_cols};
+    }
+}
+
 static void qkv_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
     struct cpu_state *cpu = p->cpu;
-    const struct hparams *hp = &cpu->model->hp;
-    const struct layer *l = p->layer;
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
-    struct quant_rows q = quant_view(in, hp->n_embd);
-    uint32_t rows = p->n_rows;
-    float *y = cpu->qkv;
+    struct parts parts = parts_of(cpu, cpu->qkv_rows, KERN_ROWS, p->n_rows, member);
+    struct part part;
 
+    (void)n;
     if (p->self)
-        norm_rows(cpu, in, l->attn_norm, 0, rows);
-    if (l->qkv.n_rows) {
-        share_matmul(cpu, y, cpu->qkv_rows, &l->qkv, &q, in->x, rows, member, n);
-        return;
-    }
-    share_matmul(cpu, y, cpu->qkv_rows, &l->q, &q, in->x, rows, member, n);
-    y += l->q.n_rows;
-    share_matmul(cpu, y, cpu->qkv_rows, &l->k, &q, in->x, rows, member, n);
-    y += l->k.n_rows;
-    share_matmul(cpu, y, cpu->qkv_rows, &l->v, &q, in->x, rows, member, n);
+        norm_rows(cpu, in, p->layer->attn_norm, 0, p->n_rows);
+    while (parts_next(&parts, &part))
+        project_part(p, part, in);
 }
 
 /* Rotates K of one row and kv head and stores it with V in the row's page. */
@@ -281,20 +289,21 @@ static void gather_region(void *arg, unsigned member, unsigned n)
         gather_attn(p, &p->cpu->in, p->cpu->attn, r);
 }
 
-/* x += w . in for this member's columns of x. */
-static void share_residual(const struct pass *p, const struct packed_matrix *w,
-                           const struct quant_rows *q, const float *x, unsigned member, unsigned n)
+/* x += w . in for the columns of x that this member takes. */
+static void add_residual(const struct pass *p, const struct packed_matrix *w,
+                         const struct quant_rows *q, const float *x, unsigned member)
 {
     struct cpu_state *cpu = p->cpu;
-    uint32_t n_embd = cpu->model->hp.n_embd, begin, end;
+    uint32_t n_embd = cpu->model->hp.n_embd;
     float *y = cpu->members[member].part[0];
+    struct parts parts = parts_of(cpu, n_embd, KERN_ROWS, p->n_rows, member);
+    struct part part;
 
-    team_share(n_embd, KERN_ROWS, member, n, &begin, &end);
-    for (uint32_t cols; begin < end; begin += cols) {
-        cols = min_u32(end - begin, part_cols(p->n_rows));
-        part_matmul(cpu, y, cols, w, begin, cols, q, x, p->n_rows);
+    while (parts_next(&parts, &part)) {
+        part_matmul(cpu, y, part.n_cols, w, part, q, x, p->n_rows);
         for (uint32_t r = 0; r < p->n_rows; r++)
-            cpu->kernels->add(cpu->x + (size_t)r * n_embd + begin, y + (size_t)r * cols, cols);
+            cpu->kernels->add(cpu->x + (size_t)r * n_embd + part.col, y + (size_t)r * part.n_cols,
+                              part.n_cols);
     }
 }
 
@@ -307,28 +316,29 @@ static void o_region(void *arg, unsigned member, unsigned n)
 
     for (uint32_t r = 0; r < p->n_rows && p->self; r++)
         gather_attn(p, in, in->x, r);
-    share_residual(p, &p->layer->o, &q, p->self ? in->x : cpu->attn, member, n);
+    (void)n;
+    add_residual(p, &p->layer->o, &q, p->self ? in->x : cpu->attn, member);
 }
 
 /* ---- the gated MLP -------------------------------------------------------------------------- */
 
-/* Input of down: n_cols columns of row r from col on. gate becomes its floats, which are kept only
- * for a matrix that reads them. */
-static void put_mlp(const struct pass *p, uint32_t r, uint32_t col, uint32_t n_cols, float *gate,
+/* Input of down: a part of row r. gate becomes its floats, which are kept only for a matrix that
+ * reads them. */
+static void put_mlp(const struct pass *p, uint32_t r, struct part part, float *gate,
                     const float *up)
 {
     const struct cpu_state *cpu = p->cpu;
     const struct matrix_in *mlp = &cpu->mlp;
-    size_t at = (size_t)r * cpu->model->hp.n_ff + col, block = at / KERN_BLOCK;
+    size_t at = (size_t)r * cpu->model->hp.n_ff + part.col, block = at / KERN_BLOCK;
     struct quant_rows q = {mlp->q.q + at, mlp->q.d + block, mlp->q.sum + block, mlp->q.isum + block,
-                           n_cols};
+                           part.n_cols};
 
     if (dtype_is_float(p->layer->down.type)) {
-        cpu->kernels->swiglu(mlp->x + at, gate, up, n_cols);
+        cpu->kernels->swiglu(mlp->x + at, gate, up, part.n_cols);
         return;
     }
-    cpu->kernels->swiglu(gate, gate, up, n_cols);
-    cpu->kernels->quantize(&q, 0, gate, n_cols);
+    cpu->kernels->swiglu(gate, gate, up, part.n_cols);
+    cpu->kernels->quantize(&q, 0, gate, part.n_cols);
 }
 
 static void gate_up_region(void *arg, unsigned member, unsigned n)
@@ -339,18 +349,18 @@ static void gate_up_region(void *arg, unsigned member, unsigned n)
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, hp->n_embd);
     float *gate = cpu->members[member].part[0], *up = cpu->members[member].part[1];
-    uint32_t rows = p->n_rows, begin, end;
+    /* Whole blocks of 32, so that they are also quantised here. */
+    struct parts parts = parts_of(cpu, hp->n_ff, KERN_BLOCK, p->n_rows, member);
+    struct part part;
 
+    (void)n;
     if (p->self)
-        norm_rows(cpu, in, p->layer->ffn_norm, 0, rows);
-    /* Whole blocks of 32, so that the share is also quantised here. */
-    team_share(hp->n_ff, KERN_BLOCK, member, n, &begin, &end);
-    for (uint32_t cols; begin < end; begin += cols) {
-        cols = min_u32(end - begin, part_cols(rows));
-        part_matmul(cpu, gate, cols, &p->layer->gate, begin, cols, &q, in->x, rows);
-        part_matmul(cpu, up, cols, &p->layer->up, begin, cols, &q, in->x, rows);
-        for (uint32_t r = 0; r < rows; r++)
-            put_mlp(p, r, begin, cols, gate + (size_t)r * cols, up + (size_t)r * cols);
+        norm_rows(cpu, in, p->layer->ffn_norm, 0, p->n_rows);
+    while (parts_next(&parts, &part)) {
+        part_matmul(cpu, gate, part.n_cols, &p->layer->gate, part, &q, in->x, p->n_rows);
+        part_matmul(cpu, up, part.n_cols, &p->layer->up, part, &q, in->x, p->n_rows);
+        for (uint32_t r = 0; r < p->n_rows; r++)
+            put_mlp(p, r, part, gate + (size_t)r * part.n_cols, up + (size_t)r * part.n_cols);
     }
 }
 
@@ -358,7 +368,8 @@ static void down_region(void *arg, unsigned member, unsigned n)
 {
     struct pass *p = arg;
 
-    share_residual(p, &p->layer->down, &p->cpu->mlp.q, p->cpu->mlp.x, member, n);
+    (void)n;
+    add_residual(p, &p->layer->down, &p->cpu->mlp.q, p->cpu->mlp.x, member);
 }
 
 /* ---- ends ----------------------------------------------------------------------------------- */
@@ -458,7 +469,7 @@ static void project_rows(struct pass *p)
 
     if (!p->self)
         team_run(team, attn_norm_region, p);
-    team_run(team, qkv_region, p);
+    parts_run(p->cpu, qkv_region, p);
     if (!p->decode)
         team_run(team, store_region, p);
 }
@@ -468,15 +479,14 @@ static void finish_layer(struct pass *p)
     struct cpu_state *cpu = p->cpu;
     struct team *team = cpu->team;
 
-    atomic_store_explicit(&cpu->cursor, 0, memory_order_relaxed); /* the next barrier orders it */
-    team_run(team, attention_region, p);
+    parts_run(cpu, attention_region, p);
     if (!p->self)
         team_run(team, gather_region, p);
-    team_run(team, o_region, p);
+    parts_run(cpu, o_region, p);
     if (!p->self)
         team_run(team, ffn_norm_region, p);
-    team_run(team, gate_up_region, p);
-    team_run(team, down_region, p);
+    parts_run(cpu, gate_up_region, p);
+    parts_run(cpu, down_region, p);
 }
 
 void forward_llama(void *self, const struct step *step, const float **ret_logits)

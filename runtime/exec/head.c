@@ -3,10 +3,6 @@
  * them is in the cache, the largest of each block. */
 #include "runtime/exec/cpu_state.h"
 
-/* Of all rows together, that are computed before their maxima are found: 64 KiB, which stay in the
- * second level cache beside the weights. */
-#define PART_LOGITS 16384u
-
 struct head_pass {
     struct cpu_state *cpu;
     uint32_t n_rows;
@@ -22,21 +18,18 @@ static void final_norm_region(void *arg, unsigned member, unsigned n)
     norm_rows(p->cpu, &p->cpu->in, p->cpu->model->output_norm, begin, end);
 }
 
-/* Logits of groups group0 .. group1 - 1, whole blocks unless they are the last, and the blocks'
- * maxima. */
-static void head_part(const struct head_pass *p, const struct matrix_in *in, uint32_t group0,
-                      uint32_t group1)
+/* Logits of a part, whole blocks unless they are the last, and the blocks' maxima. */
+static void head_part(const struct head_pass *p, const struct matrix_in *in, struct part part)
 {
     struct cpu_state *cpu = p->cpu;
     struct quant_rows q = quant_view(in, cpu->model->hp.n_embd);
-    uint32_t n_vocab = cpu->backend.n_vocab, begin = group0 * KERN_ROWS, end = group1 * KERN_ROWS;
+    uint32_t n_vocab = cpu->backend.n_vocab;
+    float *logits = cpu->logits + part.col;
 
-    end = end < n_vocab ? end : n_vocab;
-    cpu->kernels->matmul(cpu->logits, n_vocab, &cpu->model->head, group0, group1, &q, in->x,
-                         p->n_rows);
+    part_matmul(cpu, logits, n_vocab, &cpu->model->head, part, &q, in->x, p->n_rows);
     for (uint32_t r = 0; r < p->n_rows; r++)
-        cpu->kernels->block_max(cpu->block_max + (size_t)r * n_tops(cpu) + begin / KERN_TOP,
-                                cpu->logits + (size_t)r * n_vocab + begin, end - begin);
+        cpu->kernels->block_max(cpu->block_max + (size_t)r * n_tops(cpu) + part.col / KERN_TOP,
+                                logits + (size_t)r * n_vocab, part.n_cols);
 }
 
 static void head_region(void *arg, unsigned member, unsigned n)
@@ -44,15 +37,14 @@ static void head_region(void *arg, unsigned member, unsigned n)
     struct head_pass *p = arg;
     struct cpu_state *cpu = p->cpu;
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
-    uint32_t n_groups = (cpu->backend.n_vocab + KERN_ROWS - 1) / KERN_ROWS, part, begin, end;
+    struct parts parts = parts_of(cpu, cpu->backend.n_vocab, KERN_TOP, p->n_rows, member);
+    struct part part;
 
+    (void)n;
     if (p->self)
         norm_rows(cpu, in, cpu->model->output_norm, 0, p->n_rows);
-    part = PART_LOGITS / KERN_TOP / p->n_rows;
-    part = (part > 0 ? part : 1) * (KERN_TOP / KERN_ROWS);
-    team_share(n_groups, KERN_TOP / KERN_ROWS, member, n, &begin, &end);
-    for (; begin < end; begin += part)
-        head_part(p, in, begin, end - begin < part ? end : begin + part);
+    while (parts_next(&parts, &part))
+        head_part(p, in, part);
 }
 
 void head_run(struct cpu_state *cpu, uint32_t n_rows)
@@ -61,5 +53,5 @@ void head_run(struct cpu_state *cpu, uint32_t n_rows)
 
     if (!p.self)
         team_run(cpu->team, final_norm_region, &p);
-    team_run(cpu->team, head_region, &p);
+    parts_run(cpu, head_region, &p);
 }
