@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *source_root;
@@ -152,6 +153,63 @@ START_TEST(a_packed_row_has_the_weights_of_its_source)
     }
     guard_free(src, n_rows * row_bytes);
     guard_free(data, n_groups * group_bytes);
+}
+END_TEST
+
+/* Bytes of a group that are row r's: with every bit of its source flipped each is another, because
+ * each has bits of the source as they are, or (scales less 32) q - 32 for q, which is never 63 - q. */
+static void owned_by(uint8_t *ret, enum dtype type, uint8_t *src, uint32_t n_cols, uint32_t r)
+{
+    size_t bytes = pack_group_bytes(type, n_cols), row_bytes = gguf_row_bytes(type, n_cols);
+    uint8_t *before = malloc(bytes), *after = malloc(bytes);
+
+    ck_assert(before && after);
+    pack_group(before, type, src, KERN_ROWS, n_cols, 0);
+    for (size_t i = 0; i < row_bytes; i++)
+        src[r * row_bytes + i] ^= 0xff;
+    pack_group(after, type, src, KERN_ROWS, n_cols, 0);
+    for (size_t i = 0; i < row_bytes; i++)
+        src[r * row_bytes + i] ^= 0xff;
+    for (size_t i = 0; i < bytes; i++)
+        ret[i] = before[i] != after[i];
+    free(before);
+    free(after);
+}
+
+/* The contract: a group has nothing but its rows; those that do not exist are zero. Sources end
+ * before a page that must not be read, or a byte earlier: any alignment is right. */
+START_TEST(a_group_of_fewer_rows_has_zeros_for_the_others_and_reads_no_further)
+{
+    enum dtype type = types[_i].type;
+    const uint32_t n_cols = 512;
+    size_t bytes = pack_group_bytes(type, n_cols), row_bytes = gguf_row_bytes(type, n_cols);
+    uint8_t *all = guard_alloc(KERN_ROWS * row_bytes, 1), *whole = guard_alloc(bytes, 32),
+            *owned = guard_alloc(bytes, 1);
+    uint64_t state = 7;
+
+    for (size_t i = 0; i < KERN_ROWS * row_bytes; i++)
+        all[i] = (uint8_t)random_bits(&state);
+    pack_group(whole, type, all, KERN_ROWS, n_cols, 0);
+    for (uint32_t n = KERN_ROWS - 1; n > 0; n--) {
+        size_t src_bytes = n * row_bytes + n % 2;
+        uint8_t *src = guard_alloc(src_bytes, 1), *few = guard_alloc(bytes, 32);
+        uint32_t n_owned = 0;
+
+        owned_by(owned, type, all, n_cols, n);
+        for (size_t i = 0; i < bytes; i++) {
+            n_owned += owned[i];
+            whole[i] = owned[i] ? 0 : whole[i];
+        }
+        ck_assert_uint_eq(n_owned, bytes / KERN_ROWS);
+        memcpy(src, all, n * row_bytes);
+        pack_group(few, type, src, n, n_cols, 0);
+        ck_assert_mem_eq(few, whole, bytes);
+        guard_free(src, src_bytes);
+        guard_free(few, bytes);
+    }
+    guard_free(all, KERN_ROWS * row_bytes);
+    guard_free(whole, bytes);
+    guard_free(owned, bytes);
 }
 END_TEST
 
@@ -346,6 +404,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_row_by_hand_has_the_weights_of_the_format);
     tcase_add_test(tc, float_rows_are_read_as_they_are);
     tcase_add_loop_test(tc, a_packed_row_has_the_weights_of_its_source, 0, N_TYPES);
+    tcase_add_loop_test(tc, a_group_of_fewer_rows_has_zeros_for_the_others_and_reads_no_further, 0,
+                        N_TYPES);
     tcase_add_test(tc, blocks_of_every_integer_type_have_the_weights_that_gguf_py_reads);
     tcase_add_test(tc, packed_groups_have_the_sizes_of_the_contract);
     tcase_add_test(tc, packed_bytes_lie_where_the_contract_says);
