@@ -13,9 +13,9 @@
 #include "runtime/model/pack_save.h"
 #include "runtime/model/weights.h"
 
-#define UNIT_BYTES  (256u << 10) /* packed at a time: fits a second level cache, with its source */
-#define SAMPLE_COLS 256u         /* whole blocks of every type */
-#define SAMPLE_ROWS 13u          /* of 16: the padding is part of the form */
+#define UNIT_BYTES  (2u << 20) /* packed at a time: a huge page */
+#define SAMPLE_COLS 256u       /* whole blocks of every type */
+#define SAMPLE_ROWS 13u        /* of 16: the padding is part of the form */
 
 struct filling {
     struct loader *l;
@@ -103,43 +103,39 @@ static uint32_t job_groups(const struct weights_job *job)
     return (job->n_rows + KERN_ROWS - 1) / KERN_ROWS;
 }
 
-static uint32_t unit_groups(const struct weights_job *job)
+static uint64_t job_end(const struct weights_job *job)
 {
-    return job->group_bytes < UNIT_BYTES ? (uint32_t)(UNIT_BYTES / job->group_bytes) : 1;
+    return job->at + job_groups(job) * job->group_bytes;
 }
 
-static uint32_t job_units(const struct weights_job *job)
-{
-    return (job_groups(job) + unit_groups(job) - 1) / unit_groups(job);
-}
-
-static void pack_unit(const struct filling *f, const struct weights_job *job, uint32_t unit)
+/* Packs the groups that begin in bytes begin .. end - 1 of the memory. */
+static void pack_bytes(const struct filling *f, const struct weights_job *job, uint64_t begin,
+                       uint64_t end)
 {
     uint8_t *base = f->l->model->memory;
-    uint32_t groups = job_groups(job), begin = unit * unit_groups(job);
-    uint32_t end = groups - begin < unit_groups(job) ? groups : begin + unit_groups(job);
+    uint64_t g = begin > job->at ? (begin - job->at + job->group_bytes - 1) / job->group_bytes : 0;
 
-    for (uint32_t g = begin; g < end; g++)
+    for (; g < job_groups(job) && job->at + g * job->group_bytes < end; g++)
         pack_group(base + job->at + g * job->group_bytes, (enum dtype)job->tensor->type,
-                   job->tensor->data, job->n_rows, job->n_cols, g * KERN_ROWS);
+                   job->tensor->data, job->n_rows, job->n_cols, (uint32_t)g * KERN_ROWS);
 }
 
-/* Units are taken in order, those of the first matrix first. */
+/* A unit is a huge page: if two members touched it first at once, both would clear one. Jobs stand in
+ * the order of their places, and units are taken in order. */
 static void pack_region(void *arg, unsigned member, unsigned n)
 {
     struct filling *f = arg;
-    uint64_t first = 0, u; /* unit of job j */
-    uint32_t j = 0;
+    const struct weights_job *job = f->l->jobs, *jobs_end = job + f->l->n_jobs;
 
     (void)member;
     (void)n;
-    for (;;) {
-        u = atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
-        while (j < f->l->n_jobs && u - first >= job_units(&f->l->jobs[j]))
-            first += job_units(&f->l->jobs[j++]);
-        if (j == f->l->n_jobs)
-            return;
-        pack_unit(f, &f->l->jobs[j], (uint32_t)(u - first));
+    while (job < jobs_end) {
+        uint64_t begin = UNIT_BYTES * atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
+
+        while (job < jobs_end && job_end(job) <= begin)
+            job++;
+        for (const struct weights_job *j = job; j < jobs_end && j->at < begin + UNIT_BYTES; j++)
+            pack_bytes(f, j, begin, begin + UNIT_BYTES);
     }
 }
 
@@ -198,8 +194,8 @@ static int pack(struct filling *f)
     point(l, model->memory, model->n_ctx);
     f->next = 0;
     begin = clock_ns();
-    pack_norms(l);
     team_run(f->team, pack_region, f);
+    pack_norms(l);
     model->pack_ns = clock_ns() - begin;
     team_run(f->team, table_region, f);
     return 0;
