@@ -42,6 +42,9 @@
  * Activations for the integer types are quantised per 32, each operation rounded to f32:
  *   d = max|x| / 127, q = round_half_even(x * (127 / max|x|)), so |q| <= 127
  *   isum = (q_0 + .. + q_15, q_16 + .. + q_31), sum = d * (float)(q_0 + .. + q_31)
+ * Outliers of a row, |x| > limit, would leave the other 31 of their block a coarse d. They count as 0
+ * there, and their products are exact but for one rounding:
+ *   limit = KERN_OUTLIER * sqrt(S / n_cols), at least KERN_OUTLIER_MIN; S: 16-lane fma sum of x * x
  *
  * Per row and block, in block order, starting from acc = 0, with c - zero or c as above for c,
  * d_w and m_w the factor and the addend of a weight there (m_w = -(m n) of the K types):
@@ -49,6 +52,8 @@
  *                       with a minimum, then acc = fma(m_w, sum_x, acc)
  *   one a half          the same for k < 16, then for k >= 16, the sum of activations of a half
  *                       being d_x * (float)isum
+ *   then                acc = fma(w[k], x[k], acc) for each outlier k of the row, ascending; w[k] as
+ *                       packed_row has it
  *   F*    four chains: chain c = k mod 4, acc_c = fma(w[k], x[k], acc_c), k ascending; result
  *         (acc_0 + acc_2) + (acc_1 + acc_3)
  */
@@ -71,6 +76,12 @@
 
 /* x below this counts as zero when a whole block is: 127 / max|x| must stay finite. */
 #define KERN_QUANT_MIN 1e-30f
+
+/* How often an outlier is as large as the root mean square of its row: above the square root of 32, so
+ * that a row of n has fewer than n / 32. Below the second its square would not be exact enough for
+ * that. */
+#define KERN_OUTLIER     6.0f
+#define KERN_OUTLIER_MIN 1e-15f
 
 enum cpu_variant {
     CPU_AUTO = 0,
@@ -95,12 +106,19 @@ struct half_sums { /* of q in the two halves of a block: |sum| <= 16 * 127 */
     int16_t low, high;
 };
 
+struct outlier { /* x[k] of a row */
+    uint32_t k;
+    float x;
+};
+
 struct quant_rows {         /* activations of several rows, quantised per 32 */
     int8_t *q;              /* [rows][n_cols], 64-byte aligned */
     float *d;               /* [rows][n_cols / 32] */
     float *sum;             /* [rows][n_cols / 32]  d * (float)sum(q) */
     struct half_sums *isum; /* [rows][n_cols / 32] */
     uint32_t n_cols;
+    uint32_t *n_out;     /* [rows] outliers of each; NULL: none is looked for, and out is NULL */
+    struct outlier *out; /* [rows][n_cols / 32] by ascending k */
 };
 
 /* A call of attention: queries of consecutive positions of one sequence over one split. Row r sees
@@ -129,7 +147,7 @@ struct cpu_kernels {
     void (*matmul)(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                    uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 
-    /* Quantises row r of out from x[n]; n == out->n_cols. A block whose max|x| is below
+    /* Quantises row r of out from x[n]; n == out->n_cols, all of a row if out->n_out is there. A block whose max|x| is below
      * KERN_QUANT_MIN has d = sum = 0 and q = 0; a NaN or infinity in a block gives d = sum = NaN
      * and q = 0, so that it reaches the logits and is seen there. */
     void (*quantize)(struct quant_rows *out, uint32_t r, const float *x, uint32_t n);

@@ -70,10 +70,24 @@ static void add_int_block(float *y, uint32_t n_rows, const struct int_block *blo
                  block->m[half], d, packed_has_min(scales) ? &sum[half] : NULL);
 }
 
-static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtype type,
-                      uint32_t n_rows, const struct quant_rows *x, uint32_t n)
+/* y[row] += the weight that an outlier meets * the outlier */
+static void add_outlier(float *y, uint32_t n_rows, const uint8_t *group, enum dtype type,
+                        const struct outlier *out)
 {
-    uint32_t n_blocks = x->n_cols / KERN_BLOCK;
+    const int zero = packed_layout(type).zero;
+    const uint32_t k = out->k % KERN_BLOCK, half = k / PACKED_PART;
+    struct plain_block row;
+
+    for (uint32_t r = 0; r < n_rows; r++) {
+        packed_block_read(&row, type, group, out->k / KERN_BLOCK, r);
+        y[r] = fmaf(row.d[half] * (float)(row.code[k] - zero) + row.m[half], out->x, y[r]);
+    }
+}
+
+static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtype type,
+                      uint32_t n_rows, const struct quant_rows *q, uint32_t n)
+{
+    uint32_t n_blocks = q->n_cols / KERN_BLOCK;
     struct int_block block;
 
     for (uint32_t i = 0; i < n; i++)
@@ -81,9 +95,12 @@ static void int_group(float *y, size_t y_stride, const uint8_t *group, enum dtyp
     for (uint32_t b = 0; b < n_blocks; b++) {
         read_block(&block, type, group, b);
         for (uint32_t i = 0; i < n; i++)
-            add_int_block(y + i * y_stride, n_rows, &block, packed_layout(type).scales, x,
+            add_int_block(y + i * y_stride, n_rows, &block, packed_layout(type).scales, q,
                           (size_t)i * n_blocks + b);
     }
+    for (uint32_t i = 0; i < n && q->n_out; i++)
+        for (uint32_t o = 0; o < q->n_out[i]; o++)
+            add_outlier(y + i * y_stride, n_rows, group, type, &q->out[(size_t)i * n_blocks + o]);
 }
 
 static float float_dot(const uint8_t *group, enum dtype type, uint32_t r, const float *x,

@@ -4,6 +4,7 @@
  */
 #include "kernels/bits.h"
 #include "kernels/exp_poly.h"
+#include "kernels/outliers.h"
 #include "kernels/ref/ref.h"
 #include "kernels/variants.h"
 
@@ -70,14 +71,37 @@ static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isu
     return max / 127;
 }
 
+/* The root mean square, without what rmsnorm adds to it. */
+static float row_rms(const float *x, uint32_t n)
+{
+    float lane[16] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+    return sqrtf(kern_tree16(lane) / (float)n);
+}
+
+/* Bit i: x[i] of a block is an outlier. */
+static uint32_t block_outliers(const float *x, float limit)
+{
+    uint32_t bits = 0;
+
+    for (uint32_t i = 0; i < KERN_BLOCK; i++)
+        bits |= (uint32_t)(fabsf(x[i]) > limit) << i;
+    return bits;
+}
+
 static void ref_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
 {
     size_t block0 = (size_t)r * (n / KERN_BLOCK);
+    float rest[KERN_BLOCK], limit = outliers_begin(out, r, out->n_out ? row_rms(x, n) : 0);
 
     for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
         size_t i = block0 + b;
+        const float *block = outliers_take(out, r, b, block_outliers(x + b * KERN_BLOCK, limit),
+                                           x + b * KERN_BLOCK, rest);
 
-        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, block, &out->isum[i]);
         out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
     }
 }

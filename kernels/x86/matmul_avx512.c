@@ -40,7 +40,8 @@ struct tile_out {
     float *y;
     size_t stride;
     __mmask16 rows[PANEL_GROUPS];
-    int first; /* start from 0, else go on from what y holds */
+    int first;               /* start from 0, else go on from what y holds */
+    struct columns *columns; /* of the groups, where outliers come now; else NULL */
 };
 
 /* What the next panel will be filled from: tiles ask for it meanwhile, in equal steps. */
@@ -220,6 +221,17 @@ KERN_INLINE __m512 add_part(__m512 acc, __m512i isum, __m512 d, __m512 m, const 
     return _mm512_fmadd_ps(m, _mm512_set1_ps(sum), acc);
 }
 
+/* acc + the products of the outliers of activations i. */
+KERN_INLINE __m512 add_outliers(__m512 acc, const struct tile_in *in, uint32_t i,
+                                struct columns *columns)
+{
+    const struct outlier *o = in->out + i * in->n_blocks, *end = o + in->n_out[i];
+
+    for (; o < end; o++)
+        acc = _mm512_fmadd_ps(_mm512_load_ps(columns_at(columns, o->k)), _mm512_set1_ps(o->x), acc);
+    return acc;
+}
+
 /* y[i][0 .. 15] = packed group . activations i for n rows, all blocks. */
 KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
                              const struct tile_in *in, const enum dtype type, const uint32_t n)
@@ -260,8 +272,11 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
         }
     }
     KERN_UNROLL
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        if (out->columns)
+            acc[i] = add_outliers(acc[i], in, i, out->columns);
         _mm512_mask_storeu_ps(out->y + i * out->stride, out->rows[0], acc[i]);
+    }
 }
 
 /* Types that most files are made of read in place up to a whole tile. */
@@ -378,9 +393,12 @@ KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *pane
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++) {
         KERN_UNROLL
-        for (uint32_t g = 0; g < n_groups; g++)
+        for (uint32_t g = 0; g < n_groups; g++) {
+            if (out->columns)
+                acc[g][i] = add_outliers(acc[g][i], in, i, &out->columns[g]);
             _mm512_mask_storeu_ps(out->y + i * out->stride + g * KERN_ROWS, out->rows[g],
                                   acc[g][i]);
+        }
     }
 }
 
@@ -469,6 +487,7 @@ static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype t
     const struct packed_layout l = packed_layout(type);
     size_t group_bytes = pack_group_bytes(type, x->n_cols);
     uint32_t n_blocks = x->n_cols / KERN_BLOCK, n_tiles = (n + PANEL_TILE_MAX - 1) / PANEL_TILE_MAX;
+    struct columns *columns = out.columns;
     float *y = out.y;
     _Alignas(64) struct panel panel;
 
@@ -485,6 +504,7 @@ static void panel_groups(struct tile_out out, const uint8_t *group, enum dtype t
         for (uint32_t g = 0; g < n_groups; g++)
             panel_fill_type(&panel, g, type, here + g * group_bytes, part);
         out.first = b == 0;
+        out.columns = b + part == n_blocks ? columns : NULL;
         for (uint32_t t = 0; t < n_tiles; t++) {
             uint32_t i0 = tile_bound(n, n_tiles, t), size = tile_bound(n, n_tiles, t + 1) - i0;
             struct tile_in in = tile_in_at(x, i0, b);
@@ -578,14 +598,20 @@ void avx512_matmul(float *y, size_t y_stride, const struct packed_matrix *w, uin
     size_t group_bytes = pack_group_bytes(w->type, w->n_cols);
     int is_int = !dtype_is_float(w->type), panel = is_int && n > direct_max(w->type);
     uint32_t step = panel ? PANEL_GROUPS : 1;
+    struct columns columns[PANEL_GROUPS];
 
     for (uint32_t g = group0; g < group1; g += step) {
         const uint8_t *group = w->data + g * group_bytes;
         uint32_t n_groups = group1 - g < step ? group1 - g : step;
-        struct tile_out out = {y + g * KERN_ROWS, y_stride, {group_rows(w, g)}, 1};
+        struct tile_out out = {y + g * KERN_ROWS, y_stride, {group_rows(w, g)}, 1, NULL};
 
         if (n_groups == 2)
             out.rows[1] = group_rows(w, g + 1);
+        if (is_int && q->n_out) {
+            for (uint32_t i = 0; i < n_groups; i++)
+                columns_begin(&columns[i], group + i * group_bytes, w->type);
+            out.columns = columns;
+        }
         if (panel)
             panel_groups(out, group, w->type, n_groups, q, n);
         else if (is_int)

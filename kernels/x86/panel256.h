@@ -139,6 +139,18 @@ KERN_INLINE void unpack_scales(struct panel *panel, uint32_t to, const enum pack
                           bytes256(_mm_loadl_epi64((const void *)(bytes + KERN_ROWS)))));
 }
 
+/* Scales of the head at src, which is not there for types without one. */
+KERN_INLINE void unpack_head(struct head *head, const enum packed_scales scales, const uint8_t *src)
+{
+    KERN_UNROLL
+    for (uint32_t side = 0; side < SIDES; side++) {
+        head->d[side] = halves256(src + side * 16);
+        if (packed_has_min(scales))
+            head->minus_m[side] =
+                _mm256_xor_ps(halves256(src + 2 * KERN_ROWS + side * 16), _mm256_set1_ps(-0.0f));
+    }
+}
+
 /* Block b of a group, which begins at src, its head's blocks having come before, becomes block `to`
  * of the panel, its codes xor flip; returns where the next one begins. */
 KERN_INLINE const uint8_t *unpack_block(struct panel *panel, uint32_t to, struct head *head,
@@ -149,13 +161,7 @@ KERN_INLINE const uint8_t *unpack_block(struct panel *panel, uint32_t to, struct
     const uint32_t head_bytes = packed_head_bytes(l.scales);
 
     if (head_bytes && b % (l.gguf_k / KERN_BLOCK) == 0) {
-        KERN_UNROLL
-        for (uint32_t side = 0; side < SIDES; side++) {
-            head->d[side] = halves256(src + side * 16);
-            if (packed_has_min(l.scales))
-                head->minus_m[side] = _mm256_xor_ps(halves256(src + 2 * KERN_ROWS + side * 16),
-                                                    _mm256_set1_ps(-0.0f));
-        }
+        unpack_head(head, l.scales, src);
         src += head_bytes;
     }
     KERN_UNROLL

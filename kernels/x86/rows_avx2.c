@@ -2,6 +2,7 @@
 /*
  * rows_avx2.c - kernels over one row of values, and the tables of the AVX2 and AVX-VNNI variants.
  */
+#include "kernels/outliers.h"
 #include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx2.h"
@@ -62,21 +63,9 @@ static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isu
     return max / 127;
 }
 
-static void avx2_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+static float sum_of_squares(const float *x, uint32_t n)
 {
-    size_t block0 = (size_t)r * (n / KERN_BLOCK);
-
-    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
-        size_t i = block0 + b;
-
-        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
-        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
-    }
-}
-
-static void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
-{
-    __m256 low = _mm256_setzero_ps(), high = low, scale;
+    __m256 low = _mm256_setzero_ps(), high = low;
 
     for (uint32_t i = 0; i < n; i += 16) {
         __m256 v0 = _mm256_loadu_ps(x + i), v1 = _mm256_loadu_ps(x + i + 8);
@@ -84,7 +73,43 @@ static void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, f
         low = _mm256_fmadd_ps(v0, v0, low);
         high = _mm256_fmadd_ps(v1, v1, high);
     }
-    scale = _mm256_set1_ps(1 / sqrtf(tree256(low, high) / (float)n + eps));
+    return tree256(low, high);
+}
+
+/* Bit i: x[i] of a block is an outlier. */
+static uint32_t block_outliers(const float *x, float limit)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f), above = _mm256_set1_ps(limit);
+    uint32_t bits = 0;
+
+    for (uint32_t i = 0; i < KERN_BLOCK; i += 8) {
+        __m256 magnitude = _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i));
+
+        bits |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(magnitude, above, _CMP_GT_OQ)) << i;
+    }
+    return bits;
+}
+
+static void avx2_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+{
+    size_t block0 = (size_t)r * (n / KERN_BLOCK);
+    float rest[KERN_BLOCK], rms = out->n_out ? sqrtf(sum_of_squares(x, n) / (float)n) : 0;
+    float limit = outliers_begin(out, r, rms);
+
+    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
+        size_t i = block0 + b;
+        const float *block = outliers_take(out, r, b, block_outliers(x + b * KERN_BLOCK, limit),
+                                           x + b * KERN_BLOCK, rest);
+
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, block, &out->isum[i]);
+        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
+    }
+}
+
+static void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    __m256 scale = _mm256_set1_ps(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
+
     for (uint32_t i = 0; i < n; i += 8) {
         __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), scale);
 

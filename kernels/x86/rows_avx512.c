@@ -2,6 +2,7 @@
 /*
  * rows_avx512.c - kernels over one row of values, and the table of the AVX-512 variant.
  */
+#include "kernels/outliers.h"
 #include "kernels/packed.h"
 #include "kernels/variants.h"
 #include "kernels/x86/avx512.h"
@@ -57,28 +58,47 @@ static float quantize_block(int8_t *q, const float *x, struct half_sums *ret_isu
     return d;
 }
 
-static void avx512_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+static float sum_of_squares(const float *x, uint32_t n)
 {
-    size_t block0 = (size_t)r * (n / KERN_BLOCK);
-
-    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
-        size_t i = block0 + b;
-
-        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, x + b * KERN_BLOCK, &out->isum[i]);
-        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
-    }
-}
-
-static void avx512_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
-{
-    __m512 lanes = _mm512_setzero_ps(), scale;
+    __m512 lanes = _mm512_setzero_ps();
 
     for (uint32_t i = 0; i < n; i += 16) {
         __m512 v = _mm512_loadu_ps(x + i);
 
         lanes = _mm512_fmadd_ps(v, v, lanes);
     }
-    scale = _mm512_set1_ps(1 / sqrtf(tree512(lanes) / (float)n + eps));
+    return tree512(lanes);
+}
+
+/* Bit i: x[i] of 16 is an outlier. */
+KERN_INLINE uint32_t outliers16(const float *x, float limit)
+{
+    __m512i magnitude = _mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi32(0x7fffffff));
+
+    return _mm512_cmp_ps_mask(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(limit), _CMP_GT_OQ);
+}
+
+static void avx512_quantize(struct quant_rows *out, uint32_t r, const float *x, uint32_t n)
+{
+    size_t block0 = (size_t)r * (n / KERN_BLOCK);
+    float rest[KERN_BLOCK], rms = out->n_out ? sqrtf(sum_of_squares(x, n) / (float)n) : 0;
+    float limit = outliers_begin(out, r, rms);
+
+    for (uint32_t b = 0; b < n / KERN_BLOCK; b++) {
+        size_t i = block0 + b;
+        const float *block = x + b * KERN_BLOCK;
+        uint32_t bits = outliers16(block, limit) | outliers16(block + 16, limit) << 16;
+
+        block = outliers_take(out, r, b, bits, block, rest);
+        out->d[i] = quantize_block(out->q + i * KERN_BLOCK, block, &out->isum[i]);
+        out->sum[i] = out->d[i] * (float)(out->isum[i].low + out->isum[i].high);
+    }
+}
+
+static void avx512_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    __m512 scale = _mm512_set1_ps(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
+
     for (uint32_t i = 0; i < n; i += 16) {
         __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), scale);
 

@@ -47,6 +47,24 @@ KERN_INLINE void add_block(__m256 acc[SIDES][TILE_MAX], const struct panel *pane
     }
 }
 
+/* acc[side][i] += the products of the outliers of activations i. */
+KERN_INLINE void add_outliers(__m256 acc[SIDES][TILE_MAX], const struct tile_in *in,
+                              struct columns *columns, const uint32_t n)
+{
+    KERN_UNROLL
+    for (uint32_t i = 0; i < n; i++) {
+        const struct outlier *o = in->out + i * in->n_blocks, *end = o + in->n_out[i];
+
+        for (; o < end; o++) {
+            const float *w = columns_at(columns, o->k);
+            __m256 x = _mm256_set1_ps(o->x);
+
+            acc[0][i] = _mm256_fmadd_ps(_mm256_load_ps(w), x, acc[0][i]);
+            acc[1][i] = _mm256_fmadd_ps(_mm256_load_ps(w + 8), x, acc[1][i]);
+        }
+    }
+}
+
 /* y[i] = packed group . activations i for n rows, all blocks: each is unpacked and used at once. */
 KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
                              const struct tile_in *in, const enum dtype type, const uint32_t n)
@@ -54,8 +72,10 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
     const struct packed_layout l = packed_layout(type);
     struct head head = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
     _Alignas(LINE) struct panel panel;
+    struct columns columns;
     __m256 acc[SIDES][TILE_MAX];
 
+    columns_begin(&columns, group, type);
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++)
         acc[0][i] = acc[1][i] = _mm256_setzero_ps();
@@ -64,6 +84,8 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
         group = unpack_block(&panel, 0, &head, type, group, b, code_flip(l));
         add_block(acc, &panel, 0, in, b, l, n);
     }
+    if (in->n_out)
+        add_outliers(acc, in, &columns, n);
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++) {
         tile_store(out, i, 0, acc[0][i]);
@@ -72,10 +94,11 @@ KERN_INLINE void direct_tile(const struct tile_out *out, const uint8_t *group,
 }
 
 /* The same for the n_blocks blocks of a panel, from the activations' first block on; is_first: from
- * 0, else on from what y holds. */
+ * 0, else on from what y holds. columns: not NULL for the last, which outliers come after. */
 KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *panel,
                             const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
-                            int is_first, const enum dtype type, const uint32_t n)
+                            int is_first, struct columns *columns, const enum dtype type,
+                            const uint32_t n)
 {
     const struct packed_layout l = packed_layout(type);
     __m256 acc[SIDES][TILE_MAX];
@@ -89,6 +112,8 @@ KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *pane
         prefetch_ahead(ahead);
         add_block(acc, panel, b, in, b, l, n);
     }
+    if (columns && in->n_out)
+        add_outliers(acc, in, columns, n);
     KERN_UNROLL
     for (uint32_t i = 0; i < n; i++) {
         tile_store(out, i, 0, acc[0][i]);
@@ -98,20 +123,21 @@ KERN_INLINE void panel_tile(const struct tile_out *out, const struct panel *pane
 
 KERN_INLINE void panel_tile_n(const struct tile_out *out, const struct panel *panel,
                               const struct tile_in *in, struct ahead *ahead, uint32_t n_blocks,
-                              int is_first, const enum dtype type, uint32_t n)
+                              int is_first, struct columns *columns, const enum dtype type,
+                              uint32_t n)
 {
     switch (n) {
     case 1:
-        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 1);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, columns, type, 1);
         break;
     case 2:
-        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 2);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, columns, type, 2);
         break;
     case 3:
-        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, 3);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, columns, type, 3);
         break;
     default:
-        panel_tile(out, panel, in, ahead, n_blocks, is_first, type, TILE_MAX);
+        panel_tile(out, panel, in, ahead, n_blocks, is_first, columns, type, TILE_MAX);
         break;
     }
 }
@@ -147,7 +173,9 @@ KERN_INLINE void panel_group(struct tile_out out, const uint8_t *group, const en
     struct head head = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
     float *y = out.y;
     _Alignas(LINE) struct panel panel;
+    struct columns columns;
 
+    columns_begin(&columns, group, type);
     for (uint32_t b = 0; b < n_blocks; b += PANEL_BLOCKS) {
         uint32_t part = n_blocks - b < PANEL_BLOCKS ? n_blocks - b : PANEL_BLOCKS;
         struct ahead ahead;
@@ -163,7 +191,8 @@ KERN_INLINE void panel_group(struct tile_out out, const uint8_t *group, const en
 
             out.y = y + i0 * out.stride;
             ahead_steps(&ahead, (n_tiles - t) * part);
-            panel_tile_n(&out, &panel, &in, &ahead, part, b == 0, type, size);
+            panel_tile_n(&out, &panel, &in, &ahead, part, b == 0,
+                         b + part == n_blocks ? &columns : NULL, type, size);
         }
     }
 }

@@ -55,6 +55,14 @@ static void carve_in(struct carve *c, struct matrix_in *in, size_t rows, uint32_
     carve_quant(c, &in->q, rows, n_cols);
 }
 
+/* The same for rows that are quantised whole, so that their outliers are known. */
+static void carve_whole_in(struct carve *c, struct matrix_in *in, size_t rows, uint32_t n_cols)
+{
+    carve_in(c, in, rows, n_cols);
+    in->q.n_out = carve(c, rows, sizeof *in->q.n_out);
+    in->q.out = carve(c, rows * (n_cols / KERN_BLOCK), sizeof *in->q.out);
+}
+
 static void carve_partial(const struct cpu_state *cpu, struct carve *c, struct partial *partial)
 {
     size_t heads = (size_t)cpu->n_splits_max * ATTEND_ROWS * cpu->group;
@@ -74,7 +82,7 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
     cpu->x = carve_floats(c, rows * hp->n_embd);
     cpu->qkv = carve_floats(c, rows * cpu->qkv_rows);
     cpu->attn = carve_floats(c, rows * attn_cols);
-    carve_in(c, &cpu->in, rows, in_cols);
+    carve_whole_in(c, &cpu->in, rows, in_cols);
     carve_in(c, &cpu->mlp, rows, hp->n_ff);
     cpu->logits = carve_floats(c, (size_t)cpu->backend.logits_max * hp->n_vocab);
     cpu->block_max = carve_floats(c, (size_t)cpu->backend.logits_max * n_tops(cpu));
@@ -84,7 +92,7 @@ static void carve_all(struct cpu_state *cpu, struct carve *c)
     for (unsigned i = 0; i < team_size(cpu->team); i++) {
         struct member *member = &cpu->members[i];
 
-        carve_in(c, &member->in, SELF_ROWS, in_cols);
+        carve_whole_in(c, &member->in, SELF_ROWS, in_cols);
         carve_partial(cpu, c, &member->partial);
         member->q = carve_floats(c, (size_t)ATTEND_ROWS * cpu->group * hp->head_dim);
         member->k = carve_floats(c, hp->head_dim);

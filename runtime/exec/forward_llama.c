@@ -330,8 +330,12 @@ static void put_mlp(const struct pass *p, uint32_t r, struct part part, float *g
     const struct cpu_state *cpu = p->cpu;
     const struct matrix_in *mlp = &cpu->mlp;
     size_t at = (size_t)r * cpu->model->hp.n_ff + part.col, block = at / KERN_BLOCK;
-    struct quant_rows q = {mlp->q.q + at, mlp->q.d + block, mlp->q.sum + block, mlp->q.isum + block,
-                           part.n_cols};
+    /* No outliers: they are of a whole row, and parts of a row have other sizes with other teams. */
+    struct quant_rows q = {.q = mlp->q.q + at,
+                           .d = mlp->q.d + block,
+                           .sum = mlp->q.sum + block,
+                           .isum = mlp->q.isum + block,
+                           .n_cols = part.n_cols};
 
     if (dtype_is_float(p->layer->down.type)) {
         cpu->kernels->swiglu(mlp->x + at, gate, up, part.n_cols);

@@ -110,8 +110,15 @@ static void problem_init(struct problem *p, int t, uint32_t n_rows, uint32_t n_c
     p->q.d = guard_alloc((size_t)n * p->n_blocks * 4, 4);
     p->q.sum = guard_alloc((size_t)n * p->n_blocks * 4, 4);
     p->q.isum = guard_alloc((size_t)n * p->n_blocks * 4, 4);
+    p->q.n_out = guard_alloc((size_t)n * 4, 4);
+    p->q.out = guard_alloc((size_t)n * p->n_blocks * sizeof *p->q.out, 4);
     for (size_t i = 0; i < (size_t)n * n_cols; i++)
         p->x[i] = 4 * random_float(&state) * random_float(&state);
+    /* 12 and more times the root mean square of the others; in rows of 32 nothing can be an outlier,
+     * in the shortest others one. */
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t o = 0; o < i % 4 && o * 96 < n_cols; o++)
+            p->x[(size_t)i * n_cols + random_bits(&state) % n_cols] = i % 8 < 4 ? 60 : -40;
     for (uint32_t i = 0; i < n; i++)
         ref->quantize(&p->q, i, p->x + (size_t)i * n_cols, n_cols);
 }
@@ -124,6 +131,8 @@ static void problem_fini(struct problem *p)
     guard_free(p->q.d, (size_t)p->n * p->n_blocks * 4);
     guard_free(p->q.sum, (size_t)p->n * p->n_blocks * 4);
     guard_free(p->q.isum, (size_t)p->n * p->n_blocks * 4);
+    guard_free(p->q.n_out, (size_t)p->n * 4);
+    guard_free(p->q.out, (size_t)p->n * p->n_blocks * sizeof *p->q.out);
 }
 
 /* Runs groups g0 .. g1 - 1 with n rows, as the contract allows it: the unused input is NULL. */
@@ -220,8 +229,13 @@ START_TEST(a_row_alone_gives_the_bits_it_gives_among_others)
     run(kern, y[0], ROWS, &p, 0, 3, N);
     for (uint32_t i = 0; i < N; i++) {
         size_t block = (size_t)i * p.n_blocks;
-        struct quant_rows one = {p.q.q + block * KERN_BLOCK, p.q.d + block, p.q.sum + block,
-                                 p.q.isum + block, n_cols};
+        struct quant_rows one = {p.q.q + block * KERN_BLOCK,
+                                 p.q.d + block,
+                                 p.q.sum + block,
+                                 p.q.isum + block,
+                                 n_cols,
+                                 p.q.n_out + i,
+                                 p.q.out + block};
 
         kern->matmul(alone, ROWS, &p.w, 0, 3, &one, p.x + (size_t)i * n_cols, 1);
         ck_assert_same_floats(alone, y[i], ROWS);
@@ -236,9 +250,16 @@ struct exact {
     double sum, magnitude, quantisation, unquantised;
 };
 
+static int is_outlier(const struct problem *p, uint32_t i, uint32_t k)
+{
+    for (uint32_t o = 0; o < p->q.n_out[i]; o++)
+        if (p->q.out[(size_t)i * p->n_blocks + o].k == k)
+            return 1;
+    return 0;
+}
+
 static struct exact exact_dot(const struct problem *p, int t, const float *w, uint32_t i)
 {
-    int floats = dtype_is_float(p->w.type);
     struct exact e = {0, 0, 0, 0};
 
     for (uint32_t b = 0; b < p->n_blocks; b++) {
@@ -247,11 +268,12 @@ static struct exact exact_dot(const struct problem *p, int t, const float *w, ui
 
         for (uint32_t k = 0; k < KERN_BLOCK; k++) {
             double weight = (double)w[b * KERN_BLOCK + k], x = (double)p->x[at * KERN_BLOCK + k];
-            double used = floats ? x : d * p->q.q[at * KERN_BLOCK + k];
+            int whole = dtype_is_float(p->w.type) || is_outlier(p, i, b * KERN_BLOCK + k);
+            double used = whole ? x : d * p->q.q[at * KERN_BLOCK + k];
 
             e.sum += weight * used;
             e.unquantised += weight * x;
-            e.quantisation += fabs(weight) * d * 0.50001;
+            e.quantisation += whole ? 0 : fabs(weight) * d * 0.50001;
             /* 0.1 is the largest |m| of a random block: |d q| <= |w| + |m|, and |m| itself */
             e.magnitude += (fabs(weight) + (types[t].m_at >= 0 ? 0.2 : 0)) * fabs(used);
         }
@@ -273,9 +295,10 @@ START_TEST(products_equal_sums_in_double_within_the_roundings)
         for (uint32_t i = 0; i < N; i++) {
             struct exact e = exact_dot(&p, _i, w, i);
             double got = (double)y[i][r];
-            /* Floats: COLS / 4 fused steps and 2 sums. Integers: at most 4 fused steps a block, and
-             * 3 roundings in their factors and in the dequantised weight itself. */
-            double bound = (dtype_is_float(p.w.type) ? COLS / 4 + 2 : 4 * COLS / KERN_BLOCK + 3) *
+            /* Floats: COLS / 4 fused steps and 2 sums. Integers: at most 4 fused steps a block, one
+             * for each of up to 3 outliers, and 3 roundings in their factors and in the dequantised
+             * weight itself. */
+            double bound = (dtype_is_float(p.w.type) ? COLS / 4 + 2 : 4 * COLS / KERN_BLOCK + 6) *
                            u * e.magnitude;
 
             ck_assert_msg(fabs(got - e.sum) <= bound, "row %u, %u: %g, expected %g +- %g", r, i,
@@ -330,7 +353,7 @@ START_TEST(the_largest_products_do_not_saturate)
         float x[N][COLS], d[N][8], sum[N][8], y[N][KERN_ROWS];
         _Alignas(64) int8_t q[N][COLS];
         struct half_sums isum[N][8];
-        struct quant_rows rows = {q[0], d[0], sum[0], isum[0], COLS};
+        struct quant_rows rows = {q[0], d[0], sum[0], isum[0], COLS, NULL, NULL};
         struct packed_matrix w = {cases[c].type, KERN_ROWS, COLS, data};
         int t = 0, n_blocks;
 
@@ -381,6 +404,36 @@ START_TEST(a_nan_activation_reaches_every_output_of_its_row_only)
 }
 END_TEST
 
+/* An outlier's product is w * x rounded once, where nothing else is in the row: its own weight, in
+ * each of 32 k and at the ends of both kinds of blocks. */
+START_TEST(an_outlier_alone_gives_the_product_of_its_weight)
+{
+    enum { ROWS = 20, N = 32 };
+    uint32_t n_cols = whole_blocks(_i, 288), k[N];
+    float y[N][ROWS], w[512];
+    struct problem p;
+
+    if (dtype_is_float(types[_i].type))
+        return;
+    problem_init(&p, _i, ROWS, n_cols, N);
+    memset(p.x, 0, (size_t)N * n_cols * sizeof *p.x);
+    for (uint32_t i = 0; i < N; i++) {
+        k[i] = i + i % 9 * KERN_BLOCK;
+        p.x[(size_t)i * n_cols + k[i]] = 1.37f + (float)i;
+        ref->quantize(&p.q, i, p.x + (size_t)i * n_cols, n_cols);
+        ck_assert_uint_eq(p.q.n_out[i], 1);
+        ck_assert_uint_eq(p.q.out[(size_t)i * p.n_blocks].k, k[i]);
+    }
+    run(kern, y[0], ROWS, &p, 0, 2, N);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        packed_row(w, &p.w, r);
+        for (uint32_t i = 0; i < N; i++)
+            ck_assert(y[i][r] == w[k[i]] * p.x[(size_t)i * n_cols + k[i]]);
+    }
+    problem_fini(&p);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *suite = suite_create("matmul");
@@ -394,6 +447,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, products_equal_sums_in_double_within_the_roundings, 0, N_TYPES);
     tcase_add_test(tc, the_largest_products_do_not_saturate);
     tcase_add_loop_test(tc, a_nan_activation_reaches_every_output_of_its_row_only, 0, N_TYPES);
+    tcase_add_loop_test(tc, an_outlier_alone_gives_the_product_of_its_weight, 0, N_TYPES);
     suite_add_tcase(suite, tc);
     return kern_test_main(argc, argv, suite);
 }

@@ -118,12 +118,24 @@ struct quantised {
     int8_t q[3][LENGTH_MAX];
     float d[3][LENGTH_MAX / 32], sum[3][LENGTH_MAX / 32];
     struct half_sums isum[3][LENGTH_MAX / 32];
+    uint32_t n_out[3];
+    struct outlier out[3][LENGTH_MAX / 32];
 };
 
 static void quantise(const struct cpu_kernels *table, struct quantised *out, uint32_t r,
                      const float *x, uint32_t n)
 {
-    struct quant_rows rows = {out->q[0], out->d[0], out->sum[0], out->isum[0], n};
+    struct quant_rows rows = {out->q[0], out->d[0], out->sum[0], out->isum[0], n, NULL, NULL};
+
+    table->quantize(&rows, r, x, n);
+}
+
+/* With outliers. */
+static void quantise_whole(const struct cpu_kernels *table, struct quantised *out, uint32_t r,
+                           const float *x, uint32_t n)
+{
+    struct quant_rows rows = {out->q[0], out->d[0],  out->sum[0], out->isum[0],
+                              n,         out->n_out, out->out[0]};
 
     table->quantize(&rows, r, x, n);
 }
@@ -225,6 +237,88 @@ START_TEST(quantize_of_zeros_is_zero)
     for (uint32_t b = 0; b < 2; b++)
         ck_assert(out.d[0][b] == 0 && out.sum[0][b] == 0 && out.isum[0][b].low == 0 &&
                   out.isum[0][b].high == 0 && out.q[0][b] == 0);
+}
+END_TEST
+
+START_TEST(quantize_with_outliers_gives_the_reference_bits_and_touches_its_row_only)
+{
+    uint32_t n = 32 * (uint32_t)(_i + 1), n_blocks = n / 32;
+    uint64_t state = (uint64_t)_i;
+    float *x = random_floats(n, 3, &state);
+    static struct quantised actual, expected;
+
+    for (int large = 0; large < 5; large++) {
+        /* From one that is none yet to some, the last one in a row with a NaN. */
+        for (int i = 0; i < large; i++)
+            x[random_bits(&state) % n] = ldexpf(i % 2 ? 1 : -1, 3 + 2 * i);
+        if (large == 4)
+            x[random_bits(&state) % n] = NAN;
+        memset(&actual, POISON, sizeof actual);
+        memset(&expected, POISON, sizeof expected);
+        quantise_whole(ref, &expected, 1, x, n);
+        quantise_whole(kern, &actual, 1, x, n);
+        ck_assert_mem_eq(actual.q, expected.q, sizeof actual.q);
+        ck_assert_mem_eq(actual.isum, expected.isum, sizeof actual.isum);
+        ck_assert_mem_eq(actual.n_out, expected.n_out, sizeof actual.n_out);
+        ck_assert_mem_eq(actual.out, expected.out, sizeof actual.out);
+        ck_assert_same_floats(actual.d[0], expected.d[0], 3 * n_blocks);
+        ck_assert_same_floats(actual.sum[0], expected.sum[0], 3 * n_blocks);
+        ck_assert(is_poison(actual.n_out, 4) && is_poison(actual.n_out + 2, 4));
+        ck_assert(is_poison(actual.out[0], 8 * n_blocks) &&
+                  is_poison(actual.out[0] + 2 * n_blocks, 8 * n_blocks));
+    }
+    guard_free(x, n * 4);
+}
+END_TEST
+
+/* On paper: the mean of the squares of 64 values, 63 of them 1, is (63 + v^2) / 64; v is above 6 of
+ * its roots when v^2 (64 - 36) > 36 * 63, so from 9 = sqrt(81) on. */
+START_TEST(an_outlier_leaves_its_block_the_scale_of_the_others)
+{
+    float x[64];
+    static struct quantised out;
+
+    for (int sign = -1; sign <= 1; sign += 2) {
+        for (int i = 0; i < 64; i++)
+            x[i] = i % 2 ? 1 : -1;
+        x[37] = (float)sign * 8.99f;
+        quantise_whole(kern, &out, 0, x, 64);
+        ck_assert_uint_eq(out.n_out[0], 0);
+        ck_assert_int_eq(out.q[0][37], sign * 127);
+        x[37] = (float)sign * 9.01f;
+        quantise_whole(kern, &out, 0, x, 64);
+        ck_assert_uint_eq(out.n_out[0], 1);
+        ck_assert(out.out[0][0].k == 37 && out.out[0][0].x == x[37]);
+        ck_assert_int_eq(out.q[0][37], 0);
+        ck_assert_int_eq(out.q[0][36], -127);
+        ck_assert(out.d[0][1] == 1.0f / 127);
+        ck_assert_int_eq(out.isum[0][1].low, -127); /* 8 of -127 and 7 of 127 */
+        ck_assert_int_eq(out.isum[0][1].high, 0);
+    }
+}
+END_TEST
+
+/* More than one in 36 cannot be 6 times the root of the mean: also where squares vanish. */
+START_TEST(a_row_has_fewer_outliers_than_blocks)
+{
+    static float x[LENGTH_MAX];
+    static struct quantised out;
+    uint32_t most = 0;
+
+    for (int e = -149; e < 128; e++)
+        for (uint32_t n_large = 1; n_large <= LENGTH_MAX / 32; n_large++) {
+            memset(x, 0, sizeof x);
+            for (uint32_t i = 0; i < n_large; i++)
+                x[31 * i] = ldexpf(1.5f, e);
+            quantise_whole(kern, &out, 0, x, LENGTH_MAX);
+            ck_assert_uint_lt(out.n_out[0], LENGTH_MAX / 32);
+            most = most > out.n_out[0] ? most : out.n_out[0];
+            if (e < -60)
+                ck_assert_uint_eq(out.n_out[0], 0);
+            for (uint32_t i = 1; i < out.n_out[0]; i++)
+                ck_assert_uint_lt(out.out[0][i - 1].k, out.out[0][i].k);
+        }
+    ck_assert_uint_eq(most, (LENGTH_MAX - 1) / 36);
 }
 END_TEST
 
@@ -479,6 +573,10 @@ int main(int argc, char **argv)
     tcase_add_test(tc, quantize_rounds_ties_to_even);
     tcase_add_test(tc, quantize_marks_a_block_with_nan_or_infinity);
     tcase_add_test(tc, quantize_of_zeros_is_zero);
+    tcase_add_loop_test(
+        tc, quantize_with_outliers_gives_the_reference_bits_and_touches_its_row_only, 0, 18);
+    tcase_add_test(tc, an_outlier_leaves_its_block_the_scale_of_the_others);
+    tcase_add_test(tc, a_row_has_fewer_outliers_than_blocks);
     tcase_add_loop_test(tc, rmsnorm_gives_the_reference_bits_and_the_norm, 0, N_LENGTHS);
     tcase_add_loop_test(tc, swiglu_gives_the_reference_bits_and_the_function, 0, N_LENGTHS);
     tcase_add_loop_test(tc, add_adds, 0, N_LENGTHS);
