@@ -147,9 +147,10 @@ struct cpu_kernels {
     void (*matmul)(float *y, size_t y_stride, const struct packed_matrix *w, uint32_t group0,
                    uint32_t group1, const struct quant_rows *q, const float *x, uint32_t n);
 
-    /* Quantises row r of out from x[n]; n == out->n_cols, all of a row if out->n_out is there. A block whose max|x| is below
-     * KERN_QUANT_MIN has d = sum = 0 and q = 0; a NaN or infinity in a block gives d = sum = NaN
-     * and q = 0, so that it reaches the logits and is seen there. */
+    /* Quantises row r of out from x[n]; n == out->n_cols. Where out->n_out is, x is the whole row, whose
+     * outliers are taken out. A block whose max|x| is below KERN_QUANT_MIN has d = sum = 0 and q = 0; a
+     * NaN or infinity in a block gives d = sum = NaN and q = 0, so that it reaches the logits and is
+     * seen there. */
     void (*quantize)(struct quant_rows *out, uint32_t r, const float *x, uint32_t n);
 
     /* y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i], i < n; 16-lane fma sum of squares, tree; the

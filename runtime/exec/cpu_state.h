@@ -120,12 +120,13 @@ struct part {
     uint32_t col, n_cols;
 };
 
-/* What a member takes of an output. */
+/* What a member takes of an output: columns col .. end - 1, of which others take some too unless they
+ * are its own. */
 struct parts {
     struct cpu_state *cpu;
-    uint32_t col, end, grain,
-        most; /* columns: the next, past the last, a multiple, the most at a time */
-    int own;  /* none but this member takes them */
+    uint32_t col, end;
+    uint32_t grain, most; /* a part's columns are a multiple of, and no more than */
+    int own;
 };
 
 /* parts.c: floats of a part of up to `rows` rows; */

@@ -35,7 +35,11 @@ struct parts parts_of(struct cpu_state *cpu, uint32_t n_cols, uint32_t grain, ui
                       unsigned member)
 {
     uint32_t most = most_cols(rows) / grain * grain;
-    struct parts parts = {cpu, 0, n_cols, grain, most > grain ? most : grain, rows <= SELF_ROWS};
+    struct parts parts = {.cpu = cpu,
+                          .end = n_cols,
+                          .grain = grain,
+                          .most = most > grain ? most : grain,
+                          .own = rows <= SELF_ROWS};
 
     if (parts.own)
         team_share(n_cols, grain, member, team_size(cpu->team), &parts.col, &parts.end);
