@@ -314,9 +314,9 @@ static void o_region(void *arg, unsigned member, unsigned n)
     struct matrix_in *in = p->self ? &cpu->members[member].in : &cpu->in;
     struct quant_rows q = quant_view(in, cpu->model->hp.n_head * cpu->model->hp.head_dim);
 
+    (void)n;
     for (uint32_t r = 0; r < p->n_rows && p->self; r++)
         gather_attn(p, in, in->x, r);
-    (void)n;
     add_residual(p, &p->layer->o, &q, p->self ? in->x : cpu->attn, member);
 }
 
